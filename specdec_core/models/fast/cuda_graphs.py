@@ -49,7 +49,7 @@ class GraphCache(SlotCache):
     """
 
     def __init__(self, batch_size: int, capacity: int) -> None:
-        super().__init__(batch_size, capacity)
+        super().__init__(batch_size, capacity, fixed=True)
         self.graphs: dict[tuple[int, int, tuple[int, ...]], tuple[CheckedPass, Sequence[Tensor]]] = {}
         self.pool: Any = None
 

@@ -144,7 +144,7 @@ class StaticPasses(ABC):
 
     def cache(self, rows: int, capacity: int) -> SlotCache:
         """Return a cache for a batch: one that was given back, or a new one."""
-        return SlotCache(rows, capacity)
+        return SlotCache(rows, capacity, fixed=True)
 
     def give_back(self, cache: SlotCache) -> None:  # noqa: B027  (most keep none)
         """Take back a cache that is no longer used."""

@@ -1,9 +1,9 @@
-"""The key-value cache: preallocated buffers, written in place; `ModelSession.rollback` only changes a length.
+"""The key-value cache: buffers that are written in place; `ModelSession.rollback` only changes a length.
 
 A slot is a position: slot i of a row holds the keys and values of the row's i-th token. Slots after the row's
 length are stale: they are masked, and the next forward pass overwrites them. A step concatenates and copies
-nothing. Sliding-window layers also keep all slots, so that they roll back like the others; the window is in the
-mask.
+nothing. Buffers hold `CHUNK` tokens at first, and twice as many whenever they are full. Sliding-window layers also
+keep all slots, so that they roll back like the others; the window is in the mask.
 """
 
 from __future__ import annotations
@@ -15,6 +15,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 from transformers.cache_utils import Cache, CacheLayerMixin
+
+CHUNK = 1024
+"""Tokens of a row that a cache holds at first, if its maximum is not lower."""
 
 
 class WritePlan(NamedTuple):
@@ -64,6 +67,16 @@ class SlotLayer(CacheLayerMixin):  # type: ignore[misc]  # transformers is not t
         shape = (self._owner.rows, states.shape[1], self._owner.capacity + 1, states.shape[3])
         return states.new_zeros(shape)
 
+    def grow(self) -> None:
+        """Copy the buffers to larger ones, of the owner's capacity."""
+        if self.is_initialized:
+            self.keys, self.values = map(self._grown, (self.keys, self.values))
+
+    def _grown(self, states: Tensor) -> Tensor:
+        larger = self._buffer(states)
+        larger[:, :, : states.shape[2] - 1] = states[:, :, :-1]
+        return larger
+
     def update(self, key_states: Tensor, value_states: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
         """Write new keys and values `[B, H, T, D]` in place; return views of slots `0 .. end - 1`."""
         if not self.is_initialized:
@@ -96,8 +109,8 @@ class SlotLayer(CacheLayerMixin):  # type: ignore[misc]  # transformers is not t
         return self._owner.plan.start + query_length, 0
 
     def get_max_length(self) -> int:
-        """Return the capacity in tokens."""
-        return self._owner.capacity
+        """Return the maximum number of tokens."""
+        return self._owner.maximum
 
 
 class SlotCache(Cache):  # type: ignore[misc]
@@ -105,12 +118,17 @@ class SlotCache(Cache):  # type: ignore[misc]
 
     Args:
         batch_size: B.
-        capacity: Maximum number of tokens per row.
+        maximum: Maximum number of tokens per row.
+        fixed: Allocate the maximum at once, for passes that are captured with the buffers.
+
+    Attributes:
+        capacity: Number of tokens per row that the buffers hold.
     """
 
-    def __init__(self, batch_size: int, capacity: int) -> None:
+    def __init__(self, batch_size: int, maximum: int, *, fixed: bool = False) -> None:
         self.rows = batch_size
-        self.capacity = capacity
+        self.maximum = maximum
+        self.capacity = maximum if fixed else min(maximum, CHUNK)
         self.plan = WritePlan(slice(None), 0, 0)
         self._states: dict[int, SlotLayer] = {}
         super().__init__(layer_class_to_replicate=partial(SlotLayer, self))
@@ -123,13 +141,20 @@ class SlotCache(Cache):  # type: ignore[misc]
             buffers: The other's `buffers`.
             states: The numbers of the layers whose hidden states it keeps.
         """
-        cache = cls(buffers[0].shape[0], buffers[0].shape[2] - 1)
+        cache = cls(buffers[0].shape[0], buffers[0].shape[2] - 1, fixed=True)
         count = len(buffers) - len(states)
         for keys, values in zip(buffers[:count:2], buffers[1:count:2], strict=True):
             cache.layers.append(SlotLayer.over(cache, keys, values))
         for layer, kept in zip(states, buffers[count:], strict=True):
             cache._states[layer] = SlotLayer.over(cache, kept, kept[..., :0])
         return cache
+
+    def reserve(self, tokens: int) -> None:
+        """Let the buffers hold so many tokens of each row, as far as the maximum allows."""
+        if self.capacity < min(tokens, self.maximum):
+            self.capacity = min(max(tokens, 2 * self.capacity), self.maximum)
+            for layer in (*self.layers, *self._states.values()):
+                layer.grow()
 
     @property
     def kept(self) -> tuple[int, ...]:

@@ -263,6 +263,7 @@ class ModelSession:
 
     def _run(self, tokens: Tensor, plan: WritePlan, keep: int, **inputs: Tensor) -> Output:
         assert self._cache is not None, "the session is closed"
+        self._cache.reserve(plan.end)
         return self._forward.run(self._cache, self._memory, tokens, plan, keep, **inputs)
 
     def _replay(self, block: Block) -> Output | None:
@@ -293,11 +294,11 @@ class ModelSession:
     def _run_ragged(self, block: Block, grown: tuple[CachedTree, Tensor] | None = None) -> Output:
         """Run rows at different positions in one forward pass, with explicit positions, slots and masks."""
         assert self._cache is not None, "the session is closed"
+        end = max(length + count for length, count in zip(self.lengths, block.counts, strict=True))
+        end = end if self._exact is None else self._cache.maximum
+        self._cache.reserve(end)
         layout = uploaded([self.lengths, block.padding, block.counts], self._device)
         positions, slots, real = block_layout(layout, block.tokens.shape[1], self._cache.capacity)
-        end = max(length + count for length, count in zip(self.lengths, block.counts, strict=True))
-        if self._exact is not None:
-            end = self._cache.capacity
         plan = WritePlan(slice(None), min(self.lengths), end, slots)
         keys = torch.arange(end, device=self._device)
         visible = keys <= positions[..., None]  # [B, T, end]
