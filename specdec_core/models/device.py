@@ -28,7 +28,7 @@ def parse_device(device: str) -> torch.device:
         device: `auto` (a GPU if there is one, else the CPU), `cpu`, `cuda` or `cuda:N`.
 
     Raises:
-        ModelError: torch does not know the device, or there is no GPU.
+        ModelError: torch does not know the device, specdec does not, or there is no such GPU.
     """
     if device == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -36,8 +36,14 @@ def parse_device(device: str) -> torch.device:
         parsed = torch.device(device)
     except RuntimeError as error:
         raise ModelError(f"device {device!r} is not known to torch: use auto, cpu, cuda or cuda:N.") from error
+    if parsed.type not in ("cpu", "cuda", "meta"):
+        raise ModelError(
+            f"device {device!r}: specdec runs on CPUs and CUDA devices: use auto, cpu, cuda or cuda:N."
+        )
     if parsed.type == "cuda" and not torch.cuda.is_available():
         raise ModelError(f"device {device!r} was requested, but torch finds no GPU: use cpu or auto.")
+    if parsed.type == "cuda" and (parsed.index or 0) >= torch.cuda.device_count():
+        raise ModelError(f"device {device!r} was requested, but there are only {torch.cuda.device_count()} GPUs.")
     return parsed
 
 

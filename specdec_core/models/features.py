@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from specdec_core.interface.errors import ModelError
+from specdec_core.models.device import moved
 from specdec_core.models.load.thread_overrides import overridden
 
 LAYER_COUNTS = ("num_decoder_layers", "decoder_layers", "num_hidden_layers")
@@ -158,12 +159,16 @@ def layers_of(model: Any) -> nn.ModuleList:
 
 @torch.no_grad()
 def _digest(model: Any) -> str:
-    digest = hashlib.sha256()
-    for name, weight in sorted(model.named_parameters()):
+    weights, values = sorted(model.named_parameters()), []
+    for _, weight in weights:
         flat = weight.detach().flatten()
         count = min(_VALUES_PER_WEIGHT, len(flat))
         positions = torch.linspace(0, len(flat) - 1, count, dtype=torch.float64).long()
-        values = flat[positions.to(flat.device)].to(torch.bfloat16).float().cpu()
+        values.append(flat[moved(positions, flat.device)].to(torch.bfloat16).float())
+    together = torch.cat([moved(part, values[0].device) for part in values]).cpu()
+    fetched = torch.split(together, [*map(len, values)])
+    digest = hashlib.sha256()
+    for (name, weight), part in zip(weights, fetched, strict=True):
         digest.update(f"{name}{tuple(weight.shape)}".encode())
-        digest.update(values.numpy().tobytes())
+        digest.update(part.numpy().tobytes())
     return digest.hexdigest()[:32]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
-from specdec_core.models.device import describe_device, fetched, fetched_together
+from specdec_core.interface.errors import ModelError
+from specdec_core.models.device import describe_device, fetched, fetched_together, parse_device
 
 
 def test_one_transfer_gives_what_each_part_holds():
@@ -16,6 +18,23 @@ def test_one_transfer_gives_what_each_part_holds():
         torch.tensor([[-1], [0]]),
     ]
     assert fetched(*parts) == fetched_together(parts) == [part.tolist() for part in parts]
+
+
+@pytest.mark.parametrize(
+    ("device", "message"),
+    [
+        ("mps", "device 'mps': specdec runs on CPUs and CUDA devices"),
+        ("xpu:0", "device 'xpu:0': specdec runs on CPUs and CUDA devices"),
+        ("cuda:7", "device 'cuda:7' was requested, but there are only 2 GPUs"),
+        ("qpu", "device 'qpu' is not known to torch"),
+    ],
+)
+def test_devices_that_cannot_be_used_are_refused(monkeypatch, device, message):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    assert parse_device("cuda:1") == torch.device("cuda:1")
+    with pytest.raises(ModelError, match=message):
+        parse_device(device)
 
 
 def test_the_current_gpu_has_one_name_with_and_without_its_number(monkeypatch):

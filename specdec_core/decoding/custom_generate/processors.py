@@ -16,6 +16,7 @@ from torch import Tensor
 from transformers import LogitsProcessor, TemperatureLogitsWarper
 
 from specdec_core.interface.settings import SamplingSettings
+from specdec_core.models.device import moved, uploaded
 from specdec_core.sampling.logits import LogitsToProbs, applied
 
 
@@ -94,17 +95,18 @@ class PreparedProcessors(LogitsToProbs):
 
     def scores(self, logits: Tensor, prefixes: Sequence[Sequence[int]] | None = None) -> Tensor:
         """See `LogitsToProbs.scores`."""
-        scores = super().scores(logits.to(self._device), prefixes)
+        scores = super().scores(moved(logits, self._device), prefixes)
         if self._keep:
             self.logits, self.processed = logits.float(), scores
-        return scores.to(logits.device)
+        return moved(scores, logits.device)
 
     def _with_prefixes(
         self, processor: LogitsProcessor, scores: Tensor, prefixes: Sequence[Sequence[int]]
     ) -> Tensor:
         result = torch.empty_like(scores)
         for texts, numbers, rows in self._padding.groups(prefixes):
+            to, source = uploaded([rows, numbers], scores.device)
             given = scores.new_zeros(len(texts), scores.shape[1])
-            given[rows] = scores[numbers]
-            result[numbers] = applied(processor, texts, given)[rows]
+            given[to] = scores[source]
+            result[source] = applied(processor, texts, given)[to]
         return result
