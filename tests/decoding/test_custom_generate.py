@@ -225,12 +225,16 @@ SAMPLED_ROWS = [[0, 0, 2, 3, 5], [4, 3, 2, 4, 3]]
 SAMPLED_MASK = [[0, 0, 1, 1, 1], [1, 1, 1, 1, 1]]
 
 
-@pytest.mark.parametrize("draft", DRAFTS)
 @pytest.mark.parametrize(
-    ("family", "setting"),
+    ("family", "setting", "draft"),
     [
-        *[("gpt2", setting) for setting in SAMPLED],
-        *[pytest.param("t5", one, marks=[] if one == "processors" else [pytest.mark.slow]) for one in SAMPLED],
+        *[("gpt2", "processors", draft) for draft in DRAFTS],
+        ("gpt2", "temperature-1", "dense"),
+        ("gpt2", "temperature-0.6", "point-mass"),
+        ("gpt2", "warpers", "tree"),
+        ("t5", "processors", "tree"),
+        ("t5", "warpers", "dense"),
+        ("t5", "temperature-1", "point-mass"),
     ],
 )
 def test_sampling_follows_the_distribution_of_generate(family, setting, draft, device):

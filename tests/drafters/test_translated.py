@@ -159,9 +159,9 @@ def test_the_text_has_the_targets_distribution(target, info, drafters, method, w
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("method", "who", "way"), pairwise(("tli", "slem"), WHO, (*WAYS, "penalty")))
+@pytest.mark.parametrize(("method", "who", "way"), pairwise(("tli", "slem"), WHO, (*WAYS[1:], "penalty")))
 def test_the_text_has_the_targets_distribution_in_a_large_sample(target, info, drafters, method, who, way):
-    check_distribution(target, translated(drafters[who], info, method), way, 600 if way == "greedy" else 12_000)
+    check_distribution(target, translated(drafters[who], info, method), way, 12_000)
 
 
 SHARED_TOKENS = SharedTokens(SHARED, VOCAB, OTHER_VOCAB)
