@@ -596,7 +596,7 @@ def test_what_belongs_elsewhere_is_refused():
     with pytest.raises(ConfigError, match="without gamma"):
         generate_with(drafter="prompt-copy")
     t5 = tiny_model("t5")
-    with pytest.raises(ConfigError, match="no tensor of token ids"):
+    with pytest.raises(ConfigError, match="not a tensor of token ids"):
         t5.generate(encoder_outputs=t5.encoder(torch.tensor(ROWS)), custom_generate=function, max_new_tokens=4)
 
 

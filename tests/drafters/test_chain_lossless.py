@@ -172,7 +172,7 @@ def test_a_chain_is_lossless_in_every_way(target, first, second, way):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("who", "way"), zip(SHIPPED, ["temperature-0.7-top-p-0.6", "penalty", "draft temperature 0.5"], strict=True)
+    ("who", "way"), [*zip(SHIPPED, ["temperature-0.7-top-p-0.6", "penalty", "draft temperature 0.5"], strict=True)]
 )
 def test_drafters_that_ship_are_lossless_in_a_chain_in_a_large_sample(target, members, who, way):
     check_lossless(target, shipped(members, who), way, 9600)
