@@ -12,7 +12,7 @@ from specdec_core.decoding.guard.watch import watched
 from specdec_core.decoding.observers import Observer
 from specdec_core.interface import SessionInfo, StepReport
 from specdec_core.interface.errors import OutOfMemoryError
-from specdec_core.models.device import free_memory, is_out_of_memory
+from specdec_core.models.device import available_memory, is_out_of_memory
 
 
 class Steps(Protocol):
@@ -80,7 +80,7 @@ def steps_of(
 
 
 def _out_of_memory(info: SessionInfo) -> OutOfMemoryError:
-    free = free_memory(torch.device(info.device))
+    free = available_memory(torch.device(info.device))
     left = "" if free is None else f", of which {free / 1e9:.1f} GB are free without this batch's last tensors"
     return OutOfMemoryError(
         f"the memory of {info.device}{left}, does not hold a batch of {info.batch_size} sequences of up to "

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from specdec_core.interface.errors import ModelError, unknown_name
 
+_CPU = torch.device("cpu")
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
@@ -54,19 +55,6 @@ def is_out_of_memory(error: BaseException) -> bool:
     )
 
 
-def free_memory(device: torch.device) -> int | None:
-    """Return the bytes of memory that are free on a device; None where that is not known."""
-    if device.type == "cuda":
-        torch.cuda.empty_cache()
-        return int(torch.cuda.mem_get_info(device)[0])
-    try:
-        facts = Path("/proc/meminfo").read_text(encoding="ascii")
-    except OSError:
-        return None
-    found = re.search(r"^MemAvailable: +([0-9]+) kB$", facts, re.MULTILINE)
-    return None if found is None else 1024 * int(found[1])
-
-
 def parse_dtype(dtype: str, device: torch.device) -> torch.dtype | str:
     """Return the `dtype` argument of `from_pretrained` for a setting.
 
@@ -94,11 +82,14 @@ def describe_device(device: torch.device) -> str:
     return f"{device} ({platform.machine()}, {torch.get_num_threads()} threads)"
 
 
-def available_memory() -> int | None:
-    """Return the bytes of main memory that this process can still use, or None where the system does not tell.
+def available_memory(device: torch.device = _CPU) -> int | None:
+    """Return the bytes of memory that this process can still use on a device, or None where that is not known.
 
-    On Linux that is `MemAvailable`, or less where a control group (a container) sets a limit.
+    Of main memory, that is `MemAvailable` on Linux, or less where a control group (a container) sets a limit.
     """
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+        return int(torch.cuda.mem_get_info(device)[0])
     try:
         free = int(re.search(r"MemAvailable: +(\d+) kB", Path("/proc/meminfo").read_text())[1]) * 1024  # type: ignore[index]
     except (OSError, TypeError):

@@ -12,7 +12,7 @@ from specdec_core.costs.gpu.counting import ModelWork
 from specdec_core.interface import PluginConfig
 from specdec_core.interface.settings import ModelSettings
 from specdec_core.models import ModelOutline, load_outline
-from specdec_core.models.device import free_memory, parse_device, parse_dtype
+from specdec_core.models.device import available_memory, parse_device, parse_dtype
 from specdec_core.registry import nested_settings
 from specdec_core.study.config.prompts import encode_prompts
 from specdec_core.study.config.study import Run, Study, Task
@@ -106,7 +106,9 @@ def _need(
         parts.append(_model(config, drafts, device, rows * tokens))
     scores = rows * (gamma + 1) * outline.vocab_size * _SCORES * (2 if run.drafter is None else 3)
     weights, caches = map(sum, zip(*parts, strict=True))
-    return MemoryNeed(task.name, run.name, str(device), rows, tokens, weights, caches, scores, free_memory(device))
+    return MemoryNeed(
+        task.name, run.name, str(device), rows, tokens, weights, caches, scores, available_memory(device)
+    )
 
 
 def _model(settings: ModelSettings, outline: ModelOutline, device: torch.device, tokens: int) -> tuple[int, int]:

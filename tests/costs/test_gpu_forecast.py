@@ -1,12 +1,13 @@
 import json
+from collections import Counter
 from dataclasses import replace
 
 import pytest
 import torch
-from transformers import LlamaConfig, Qwen3Config, T5Config
+from transformers import LlamaConfig, LlamaForCausalLM, Qwen3Config, T5Config
 
 from docs import gpu_tables
-from specdec_core.costs.gpu.counting import ModelWork, PassWork
+from specdec_core.costs.gpu.counting import ModelWork, PassWork, count_operators
 from specdec_core.costs.gpu.device import devices, find_device, find_shape, shapes
 from specdec_core.costs.gpu.forecast import Setting, forecast_costs, gpu_forecast
 from specdec_core.interface import ConfigError
@@ -139,3 +140,9 @@ def test_devices_and_shapes_are_complete(tmp_path) -> None:
         find_device("h1000")
     with pytest.raises(ConfigError, match=r"config\.json.*llama-3-8b"):
         find_shape("llama-9")
+
+
+def test_a_model_with_values_counts_as_one_without() -> None:
+    model = LlamaForCausalLM(LLAMA).eval()
+    counted = ModelWork(LLAMA, torch.float32).count(3, batch=2, context=5).operators
+    assert Counter(count_operators(model, 3, batch=2, context=5)) == counted

@@ -86,7 +86,7 @@ def test_validate_shows_the_forecast_and_refuses_what_does_not_fit(study, monkey
     shown = CliRunner().invoke(app, ["validate", str(study(text=text)), "--memory"], env={"COLUMNS": "200"})
     assert shown.exit_code == 0
     assert "baseline" in shown.output.split("Memory")[1]
-    monkeypatch.setattr("specdec_core.study.memory.free_memory", lambda _: 1000)
+    monkeypatch.setattr("specdec_core.study.memory.available_memory", lambda _: 1000)
     short = CliRunner().invoke(app, ["validate", str(study(text=text)), "--memory"], env={"COLUMNS": "200"})
     assert short.exit_code != 0
     assert "batch_size" in short.output

@@ -100,7 +100,6 @@ class ModelWork:
         names = ("num_decoder_layers", "decoder_layers") if config.is_encoder_decoder else ("num_hidden_layers",)
         self._name = next(name for name in names if hasattr(config, name))
         self.layers: int = getattr(config, self._name)
-        self._heads: int = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
         self._known: dict[tuple[int, int, int], PassWork] = {}
         alike = len(set(getattr(config, "layer_types", None) or ())) <= 1
         self._models = [self._make(1), self._make(2)] if alike and self.layers > 2 else [self._make(self.layers)]
@@ -117,7 +116,7 @@ class ModelWork:
         """
         if (key := (positions, batch, context)) in self._known:
             return self._known[key]
-        found = [Counter(self._count(model, *key)) for model in self._models]
+        found = [Counter(count_operators(model, *key)) for model in self._models]
         work = found[0]
         if len(found) > 1:
             for operator, count in (found[1] - found[0]).items():
@@ -131,7 +130,7 @@ class ModelWork:
         width = getattr(config, "head_dim", None) or getattr(config, "d_kv", None)
         width = width or config.hidden_size // config.num_attention_heads
         copies = 4 if config.is_encoder_decoder else 2
-        return int(copies * self.layers * self._heads * width * tokens * self._dtype.itemsize)
+        return int(copies * self.layers * _cached_heads(config) * width * tokens * self._dtype.itemsize)
 
     def _make(self, layers: int) -> PreTrainedModel:
         config = copy.deepcopy(self._config)
@@ -143,31 +142,47 @@ class ModelWork:
             model: PreTrainedModel = make.from_config(config, dtype=self._dtype)
         return model.eval()
 
-    @torch.no_grad()
-    def _count(self, model: PreTrainedModel, positions: int, batch: int, context: int) -> list[Operator]:
-        before, tokens = (
-            torch.zeros(batch, length, dtype=torch.long, device="meta") for length in (max(context, 1), positions)
-        )
-        arguments: dict[str, Any] = {"use_cache": True}
-        if model.config.is_encoder_decoder:
-            states = torch.zeros(*before.shape, model.config.hidden_size, dtype=self._dtype, device="meta")
-            arguments["encoder_outputs"] = BaseModelOutput(last_hidden_state=states)
-            arguments["past_key_values"] = EncoderDecoderCache(DynamicCache(), DynamicCache())
-            name = "decoder_input_ids"
-        else:
-            arguments["past_key_values"] = DynamicCache()
-            name = "input_ids"
-            # As rows differ in length, and drafts may be trees, every pass has a mask.
-            arguments["attention_mask"] = torch.zeros(
-                batch, 1, positions, before.shape[1] + positions, dtype=torch.bool, device="meta"
-            )
-        with _FusedAttention([], self._heads):
-            model(**{name: before}, **{**arguments, "attention_mask": None})
-        found: list[Operator] = []
-        weights = {one.untyped_storage()._cdata for one in model.parameters()}
-        with _Counter(found, weights), _FusedAttention(found, self._heads):
-            model(**{name: tokens}, **arguments)
-        return found
+
+@torch.no_grad()
+def count_operators(model: PreTrainedModel, positions: int, batch: int = 1, context: int = 0) -> list[Operator]:
+    """Count a forward pass of a model over the next tokens of each sequence.
+
+    Args:
+        model: The model, on any device; on `meta`, nothing is computed.
+        positions: Number of tokens that each sequence reads.
+        batch: Number of sequences.
+        context: Number of tokens of each sequence that are cached.
+    """
+    config, device = model.config, model.device
+    heads = _cached_heads(config)
+    before, tokens = (
+        torch.zeros(batch, length, dtype=torch.long, device=device) for length in (max(context, 1), positions)
+    )
+    arguments: dict[str, Any] = {"use_cache": True}
+    if config.is_encoder_decoder:
+        states = torch.zeros(*before.shape, config.hidden_size, dtype=model.dtype, device=device)
+        arguments["encoder_outputs"] = BaseModelOutput(last_hidden_state=states)
+        arguments["past_key_values"] = EncoderDecoderCache(DynamicCache(), DynamicCache())
+        name = "decoder_input_ids"
+    else:
+        arguments["past_key_values"] = DynamicCache()
+        name = "input_ids"
+    with _FusedAttention([], heads):
+        model(**{name: before}, **arguments)
+    if not config.is_encoder_decoder:
+        # As rows differ in length, and drafts may be trees, every pass has a mask.
+        mask = torch.ones(batch, 1, positions, before.shape[1] + positions, dtype=torch.bool, device=device)
+        arguments["attention_mask"] = mask
+    found: list[Operator] = []
+    weights = {one.untyped_storage()._cdata for one in model.parameters()}
+    with _Counter(found, weights), _FusedAttention(found, heads):
+        model(**{name: tokens}, **arguments)
+    return found
+
+
+def _cached_heads(config: PretrainedConfig) -> int:
+    heads: int = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+    return heads
 
 
 class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
