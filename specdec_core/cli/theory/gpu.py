@@ -69,7 +69,7 @@ def gpu(
 
     ```
     specdec theory gpu --target llama-3-8b --drafter llama-3-1b --device h100
-    specdec theory gpu --target llama-3-70b --drafter llama-3-8b --gpus 4 --batch 1,16 --context 1024,32768
+    specdec theory gpu --target llama-3-70b --drafter llama-3-8b --gpus 4 --batch 16
     specdec theory gpu --target t5-11b --drafter t5-small --device a100 --execution fused
     specdec theory gpu --list
     ```
