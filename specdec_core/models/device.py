@@ -118,7 +118,7 @@ def moved(tensor: Tensor, device: torch.device | str, dtype: torch.dtype | None 
     """
     device = torch.device(device)
     if device.type == "cuda" and tensor.device.type == "cpu":
-        tensor = tensor.to(dtype or tensor.dtype).pin_memory()
+        tensor = tensor.to(dtype or tensor.dtype).contiguous().pin_memory()  # an expanded one cannot be pinned
     return tensor.to(device, dtype or tensor.dtype, non_blocking=device.type != "cpu")
 
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
+from specdec_core.models import moved
 from tests.simulated_gpu import counted, late_copies
 
 pytestmark = pytest.mark.usefixtures("simulated")
@@ -135,6 +136,13 @@ def test_a_capture_refuses_to_wait(does):
     graph = torch.cuda.graph(torch.cuda.CUDAGraph())
     with pytest.raises(RuntimeError, match="not permitted when stream is capturing"), graph:
         does(x)
+
+
+def test_any_view_is_moved_without_waiting():
+    with counted() as counts:
+        there = moved(torch.tensor([0.3, 0.7]).expand(2, 3, 2), DEVICE)
+    assert (counts.waits, counts.of("upload_pinned")) == (0, 1)
+    assert there.cpu()[1, 2].tolist() == pytest.approx([0.3, 0.7])
 
 
 def test_late_copies_arrive_when_the_host_waits():
