@@ -130,6 +130,6 @@ def find_shape(name: str) -> PretrainedConfig:
             f"{name!r} is neither a folder with a config.json nor one of the shapes {', '.join(shapes())}."
         )
     try:
-        return AutoConfig.from_pretrained(name, local_files_only=True)
+        return AutoConfig.from_pretrained(name, local_files_only=True, trust_remote_code=False)
     except (OSError, ValueError) as error:
         raise ConfigError(f"{name}: {error}") from error
