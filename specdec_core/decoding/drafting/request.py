@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-import operator
-import reprlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
 
@@ -13,9 +11,14 @@ import torch
 from torch import Tensor
 
 from specdec_core.decoding.drafting.record import DraftRecord
+from specdec_core.decoding.drafting.request_checks import (
+    check_candidate_rows,
+    check_extension,
+    check_fork,
+    check_values,
+)
 from specdec_core.decoding.drafting.sampler import DraftSampler
 from specdec_core.decoding.drafting.tree import LevelDraft, TreeDraft
-from specdec_core.decoding.drafting.validation import FLOATS, as_tensor
 from specdec_core.interface import Branches, Candidates, PluginError, Proposal
 from specdec_core.interface.tree import TreeShape
 from specdec_core.models import inference_only
@@ -23,7 +26,6 @@ from specdec_core.models.device import moved, uploaded
 from specdec_core.sampling.candidates import (
     TemperedCandidates,
     best_candidate,
-    check_candidates,
     tempered,
     write_log_weights,
 )
@@ -146,11 +148,8 @@ class DraftRecorder:
             raise PluginError("branch() was called although `tree` is None: a line was asked for; use sample().")
         if not self._tree.wants_more():
             raise PluginError("branch() was called although wants_more() was False: the tree is drafted.")
-        values = as_tensor(logits, "logits", "[B, P, V] float", FLOATS)
-        expected = (self._shape[0], self._tree.width, self._shape[2])
-        if tuple(values.shape) != expected:
-            raise PluginError(f"logits of shape {tuple(values.shape)} were given; [B, P, V] is {expected} here.")
-        drawn = self._tree.branch(moved(values, self._device))
+        check_values(logits, "logits", "[B, P, V]", (self._shape[0], self._tree.width, self._shape[2]))
+        drawn = self._tree.branch(moved(logits, self._device))
         # Copied, since the drafter may change what it gets.
         tokens, parents = (moved(part.clone(), logits.device) for part in (drawn.tokens, drawn.parents))
         return Branches(tokens, parents, drawn.lengths)
@@ -158,7 +157,8 @@ class DraftRecorder:
     @inference_only
     def sample(self, logits: Tensor) -> Tensor:
         """See `DraftRequest.sample`."""
-        self._check(logits, "logits")
+        self._check_budget()
+        check_values(logits, "logits", "[B, V]", (self._shape[0], self._shape[2]))
         given = moved(logits, self._device)
         prefixes = self._current_prefixes() if self._to_probs.needs_prefix else None
         if self._to_probs.greedy:
@@ -176,7 +176,8 @@ class DraftRecorder:
     @inference_only
     def draw(self, probabilities: Tensor) -> Tensor:
         """See `DraftRequest.draw`."""
-        self._check(probabilities, "probabilities")
+        self._check_budget()
+        check_values(probabilities, "probabilities", "[B, V]", (self._shape[0], self._shape[2]))
         self._drawn_directly = True
         q = self._record.next_q().copy_(probabilities)
         token = self._draw(self._to_probs.legal_only_(q, self._current_prefixes))
@@ -184,7 +185,8 @@ class DraftRecorder:
 
     def sample_candidates(self, rows: Sequence[Candidates | None]) -> list[int]:
         """See `DraftRequest.sample_candidates`."""
-        self._check_rows(rows)
+        self._check_budget()
+        check_candidate_rows(rows, self._left, self._shape[2])
         if not self._to_probs.temperature_only:
             return self._sample_dense(rows)
         if self._to_probs.greedy:
@@ -243,7 +245,8 @@ class DraftRecorder:
                 "extend() was called after a token was drawn from this request; fork the request for one of them."
             )
         if not drawn_by_core:
-            tokens = self._checked_extension(tokens, q)
+            tokens = check_extension(tokens, q, self._shape[0], self._shape[2])
+            self._drawn_directly |= q is not None  # so that its sums are checked
         kept = [list(row[:left]) for row, left in zip(tokens, self._left, strict=True)]
         left = [most - len(row) for most, row in zip(self._left, kept, strict=True)]
         if self._keep_drafting is not None:
@@ -257,24 +260,6 @@ class DraftRecorder:
         self._lengths = [n + len(row) for n, row in zip(self._lengths, kept, strict=True)]
         self._left = left
         return [n > 0 for n in left]
-
-    def _checked_extension(self, tokens: Sequence[Sequence[int]], q: Tensor | None) -> Sequence[Sequence[int]]:
-        batch, _, vocab = self._shape
-        rows = [list(map(operator.index, row)) for row in tokens]
-        if len(rows) != batch or not all(0 <= token < vocab for row in rows for token in row):
-            raise PluginError(
-                f"extend() was given {reprlib.repr(rows)}; expected {batch} rows of token ids from 0 to "
-                f"{vocab - 1}."
-            )
-        if q is not None:
-            self._drawn_directly = True  # so that its sums are checked
-            shape = tuple(as_tensor(q, "probabilities of extend()", "[B, K, V] float", FLOATS).shape)
-            longest = max(map(len, rows))
-            if len(shape) != 3 or (shape[0], shape[2]) != (batch, vocab) or shape[1] < longest:
-                raise PluginError(
-                    f"extend() was given q of shape {shape}; [B, K, V] is {(batch, longest, vocab)} here."
-                )
-        return rows
 
     def wants_more(self) -> bool:
         """See `DraftRequest.wants_more`."""
@@ -311,15 +296,7 @@ class DraftRecorder:
 
     def fork(self, budget: Sequence[int]) -> DraftRecorder:
         """See `DraftRequest.fork`. The fork is valid until the next `start` and holds no token drawn here."""
-        budget = tuple(budget)
-        legal = len(budget) == len(self._budget) and all(
-            0 <= own <= most for own, most in zip(budget, self._budget, strict=True)
-        )
-        if not legal:
-            raise PluginError(
-                f"a request was forked with the budget {list(budget)}; expected {len(self._budget)} numbers "
-                f"from 0 to the request's own: {list(self._budget)}."
-            )
+        budget = check_fork(budget, self._budget)
         if self._forked == len(self._forks):
             batch, width, vocab = self._shape
             sizes = batch, vocab, width, self._device
@@ -366,28 +343,6 @@ class DraftRecorder:
         rows = enumerate(zip(self._tokens, self._record.rows(), strict=True))
         told = self._sampler.told
         return [[*row, *(told(token, n, at) for at, token in enumerate(new))] for n, (row, new) in rows]
-
-    def _check(self, values: Tensor, what: str) -> None:
-        self._check_budget()
-        expected = (self._shape[0], self._shape[2])
-        values = as_tensor(values, what, "[B, V] float", FLOATS)
-        if tuple(values.shape) != expected:
-            raise PluginError(f"{what} of shape {tuple(values.shape)} were given; [B, V] is {expected} here.")
-
-    def _check_rows(self, rows: Sequence[Candidates | None]) -> None:
-        self._check_budget()
-        if len(rows) != len(self._left):
-            raise PluginError(f"{len(rows)} rows were given; the batch has {len(self._left)}.")
-        for number, row in enumerate(rows):
-            if row is None:
-                if self._left[number]:
-                    raise PluginError(
-                        f"None was given for row {number}, which may still take {self._left[number]} tokens."
-                    )
-            elif not isinstance(row, Candidates):
-                raise PluginError(f"row {number} is a {type(row).__name__}; expected Candidates or None.")
-            else:
-                check_candidates(row, self._shape[2])
 
     def _check_budget(self) -> None:
         if self._tree is not None:
