@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from time import perf_counter
 from typing import Any, TypeVar
 
-import torch
 from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
 
 from specdec_core._time_limit import TimeLimitExceeded
 from specdec_core.decoding.drafting.request import DraftRecorder, KeepDrafting
@@ -25,7 +22,7 @@ from specdec_core.sampling.generators import RowGenerators, row_seed
 from specdec_core.sampling.logits import LogitsToProbs
 from specdec_core.testing.causes import drafting_advice, hidden_advice, what_failed
 from specdec_core.testing.harness.drafts import Draft, drafts_of, id_outside, require_paths
-from specdec_core.testing.harness.tiny_target import PROMPT, TinyTarget, uncached_logits
+from specdec_core.testing.harness.tiny_target import PROMPT, TinyTarget
 from specdec_core.testing.registration import CheckFailure
 
 T = TypeVar("T")
@@ -163,9 +160,13 @@ class SessionDriver:
             budget = [min(n, sum(self.tree.widths[:deep])) for n, deep in zip(budget, limits, strict=True)]
             shape = f"{_list(budget)} tokens of {self.tree}, paths of at most {_list(limits)}"
             self._log.append(f"requested {shape}, after {_rows(self.rows)}")
-        last = self._last_hidden()
+        states = (
+            self.target.hidden_states(self.drafter.hidden_layers, self.rows, self.sources)
+            if self._prefilled
+            else {}
+        )
+        last = states.get(LAST_HIDDEN)
         self.hidden = None if last is None else (last, last.clone())
-        states = {} if last is None else {LAST_HIDDEN: last, **self._layer_states()}
         self._recorder.start(self._views, tuple(budget), states, keep_drafting, self.tree, limits)
         self._recorder.read_hidden = False
         proposal = self._recorder.proposal()  # empty
@@ -328,39 +329,6 @@ class SessionDriver:
             if self.tree is not None:
                 expected += f"; parents that come before their tokens, and paths of at most {_list(depth)}"
             raise self.failure(got, expected, self.advice) from error
-
-    @torch.inference_mode()
-    def _last_hidden(self) -> Tensor | None:
-        """Return the hidden states that predicted each row's last token, `[B, D]`, if the drafter needs them."""
-        features = self.target.loaded.features
-        if not (self.drafter.hidden_layers and self._prefilled) or features is None:
-            return None
-        if min(map(len, self.rows)) < 2:
-            return None  # the target has processed nothing before the start token
-        states: dict[tuple[tuple[int, ...], tuple[int, ...]], Tensor] = {}
-        prefixes = [(tuple(row[:-1]), tuple(source)) for row, source in zip(self.rows, self.sources, strict=True)]
-        for prefix, source in dict.fromkeys(prefixes):
-            with features.capture() as captured:
-                uncached_logits(self.target.loaded, [prefix], source)
-            states[prefix, source] = captured[0][0, -1]
-        return torch.stack([states[one] for one in prefixes])
-
-    @torch.inference_mode()
-    def _layer_states(self) -> dict[int, Tensor]:
-        """Return the outputs of the layers that the drafter names, `[B, T, D]`; NaN where they are undefined."""
-        layers = [layer for layer in self.drafter.hidden_layers if layer != LAST_HIDDEN]
-        features = self.target.loaded.features
-        if not layers or features is None:
-            return {}
-        read: list[dict[int, Tensor]] = []
-        for row, source in zip(self.rows, self.sources, strict=True):
-            with features.capture_layers(layers) as states:
-                uncached_logits(self.target.loaded, [row[:-1]], source)
-            read.append(states)
-        return {
-            layer: pad_sequence([states[layer][0] for states in read], batch_first=True, padding_value=math.nan)
-            for layer in layers
-        }
 
 
 def _prime(target: TinyTarget, drafter: Drafter) -> None:

@@ -5,6 +5,7 @@ Models are built from configs. Nothing is read from disk or downloaded.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -12,8 +13,9 @@ from typing import Any
 import torch
 import transformers
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
-from specdec_core.interface import TargetInfo
+from specdec_core.interface import LAST_HIDDEN, TargetInfo
 from specdec_core.models import LoadedModel, wrap_model
 from specdec_core.testing.harness.state import changed_state, model_state
 
@@ -96,6 +98,41 @@ class TinyTarget:
     def begin(self, prompt: Sequence[int] = PROMPT) -> list[int]:
         """Return the first tokens of a row: the prompt or, with an encoder, the start token."""
         return list(prompt) if self.loaded.start_id is None else [self.loaded.start_id]
+
+    def hidden_states(
+        self, layers: Sequence[int], rows: Sequence[Sequence[int]], sources: Sequence[Sequence[int]]
+    ) -> dict[int, Tensor]:
+        """Return the hidden states of a request, from forward passes without a cache.
+
+        Args:
+            layers: The layers that a drafter names.
+            rows: The committed tokens of each row, the last of which the target has not processed.
+            sources: With an encoder, the source of each row.
+
+        Returns:
+            At `LAST_HIDDEN`, the states that predicted each row's last token, `[B, D]`; at each layer its outputs,
+            `[B, T, D]`, NaN after the end of a row. Nothing if a drafter names no layers, or if the target has
+            processed nothing before a start token.
+        """
+        features = self.loaded.features
+        if not layers or features is None or min(map(len, rows)) < 2:
+            return {}
+        inner = [layer for layer in layers if layer != LAST_HIDDEN]
+        texts = [(tuple(row[:-1]), tuple(source)) for row, source in zip(rows, sources, strict=True)]
+        read: dict[tuple[tuple[int, ...], tuple[int, ...]], dict[int, Tensor]] = {}
+        with torch.inference_mode():
+            for text, source in dict.fromkeys(texts):
+                with features.capture() as captured, features.capture_layers(inner) as states:
+                    uncached_logits(self.loaded, [text], source)
+                read[text, source] = {layer: state[0] for layer, state in states.items()}
+                read[text, source][LAST_HIDDEN] = captured[0][0, -1]
+            of_rows = [read[text] for text in texts]
+            return {LAST_HIDDEN: torch.stack([states[LAST_HIDDEN] for states in of_rows])} | {
+                layer: pad_sequence(
+                    [states[layer] for states in of_rows], batch_first=True, padding_value=math.nan
+                )
+                for layer in inner
+            }
 
 
 _TINY_TARGETS: dict[tuple[bool, str, bool], TinyTarget] = {}
