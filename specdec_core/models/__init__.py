@@ -15,13 +15,8 @@ if TYPE_CHECKING:
     from specdec_core.models.inflation import inflate
     from specdec_core.models.load.byte_level import bytes_of_characters
     from specdec_core.models.load.checkpoint import without_progress_bar
-    from specdec_core.models.load.loading import (
-        ModelOutline,
-        load_model,
-        load_outline,
-        load_vocabulary,
-        wrap_model,
-    )
+    from specdec_core.models.load.loading import load_model, wrap_model
+    from specdec_core.models.load.model_outline import ModelOutline, load_outline, load_vocabulary
     from specdec_core.models.load.model_requirements import unmet_requirements
     from specdec_core.models.load.probe import TESTED_FAMILIES
     from specdec_core.models.load.resolve import model_folder
@@ -69,13 +64,8 @@ lazy_attributes(
         "specdec_core.models.device": ("inference_only", "moved", "uploaded"),
         "specdec_core.models.run.encoder": ("Encoded",),
         "specdec_core.models.inflation": ("inflate",),
-        "specdec_core.models.load.loading": (
-            "ModelOutline",
-            "load_model",
-            "load_outline",
-            "load_vocabulary",
-            "wrap_model",
-        ),
+        "specdec_core.models.load.loading": ("load_model", "wrap_model"),
+        "specdec_core.models.load.model_outline": ("ModelOutline", "load_outline", "load_vocabulary"),
         "specdec_core.models.loaded": ("LoadedModel", "inspect_family"),
         "specdec_core.models.fast.packing": ("pack", "unpack"),
         "specdec_core.models.fast.tensor_parallel": ("open_session",),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from threading import RLock
@@ -18,12 +17,11 @@ from transformers import (
     AutoModelForCausalLM,
     AutoModelForImageTextToText,
     AutoModelForSeq2SeqLM,
-    GenerationConfig,
     PreTrainedModel,
 )
 from transformers.distributed import DistributedConfig
 
-from specdec_core.interface.errors import ModelError, shortened, unknown_name
+from specdec_core.interface.errors import ModelError, unknown_name
 from specdec_core.interface.files import input_path
 from specdec_core.interface.settings import AttentionName, check_attention
 from specdec_core.models.device import parse_device, parse_dtype
@@ -45,9 +43,10 @@ from specdec_core.models.load.checkpoint import (
     without_progress_bar,
 )
 from specdec_core.models.load.locate import locate, read_tokenizer, reading_model
+from specdec_core.models.load.model_outline import read_eos_ids, read_start_id
 from specdec_core.models.load.probe import probe_model
-from specdec_core.models.load.quantization import quantization_settings, require_packages
-from specdec_core.models.loaded import LoadedModel, inspect_family, length_limit
+from specdec_core.models.load.quantization import check_unquantized, is_quantized, quantization_settings
+from specdec_core.models.loaded import LoadedModel, inspect_family
 from specdec_core.models.packages import require
 from specdec_core.models.variants import with_exact_shapes
 
@@ -89,8 +88,7 @@ def _wrapped(
     family = inspect_family(model)
     text_config = model.config.get_text_config(decoder=True)
     generation = getattr(model, "generation_config", None)
-    eos = _first_setting("eos_token_id", generation, text_config)
-    start = _start_id(generation, model.config)
+    start = read_start_id(generation, model.config)
     start = start_id if start is None else start
     head = model.get_output_embeddings()
     if family.encoder_decoder and start is None:
@@ -104,7 +102,7 @@ def _wrapped(
         name=name,
         family=family,
         vocab_size=_vocab_size(head, text_config),
-        eos_ids=_ids(eos, name),
+        eos_ids=read_eos_ids(name, generation, text_config),
         start_id=start if family.encoder_decoder else None,
         # A share of the embeddings is of no use to drafters.
         features=None if share is not None else features_of(model),
@@ -137,39 +135,6 @@ def _vocab_size(head: Any, config: Any) -> int:
     if head is None:
         return int(config.vocab_size)
     return int(getattr(head, "out_features", None) or head.weight.shape[0])
-
-
-def _ids(eos: Any, model: str) -> tuple[int, ...]:
-    """Return the ids of `eos_token_id`, which is an id, a list of ids, or None.
-
-    Raises:
-        ModelError: It is something else.
-    """
-    if eos is None:
-        return ()
-    ids = tuple(eos) if isinstance(eos, (list, tuple)) else (eos,)
-    wrong = [value for value in ids if not isinstance(value, int) or isinstance(value, bool)]
-    if wrong:
-        raise ModelError(
-            f"{model}: eos_token_id of its config or generation_config must be a token id or a list of them; "
-            f"given {shortened(repr(eos))}. Correct the file."
-        )
-    return ids
-
-
-def _start_id(generation: Any, config: Any) -> int | None:
-    """Return the decoder's first token, which is the bos token where no other is set, as in `generate`."""
-    start: int | None = _first_setting("decoder_start_token_id", generation, config)
-    return (
-        _first_setting("bos_token_id", generation, config.get_text_config(decoder=True))
-        if start is None
-        else start
-    )
-
-
-def _first_setting(name: str, *configs: Any) -> Any:
-    """Return a setting of the first config that has it, or None."""
-    return next((value for config in configs if (value := getattr(config, name, None)) is not None), None)
 
 
 def load_model(
@@ -271,8 +236,8 @@ def _read(
         if settings["attn_implementation"] is None:
             # A config may name an implementation, too. The hub's are code.
             _check_attention(config._attn_implementation, device, dtype)
-        _check_quantization(model, config, quantization)
-        if _is_quantized(config) or quantization is not None:
+        check_unquantized(model, config, quantization)
+        if is_quantized(config) or quantization is not None:
             # Most methods quantize on the device where the weights will be.
             where = str(device) if find_spec("accelerate") else None
             settings = {**settings, "device_map": settings["device_map"] or where}
@@ -344,93 +309,3 @@ def _check_attention(name: str | None, device: torch.device, dtype: torch.dtype 
             "`device` and `dtype`."
         )
     require(_FLASH[name], f"attn_implementation {name}", "flash-attn --no-build-isolation")
-
-
-def _is_quantized(config: Any) -> bool:
-    return getattr(config, "quantization_config", None) is not None
-
-
-def _check_quantization(model: str, config: Any, given: Any) -> None:
-    """Refuse to quantize a checkpoint twice; transformers would ignore most of the settings.
-
-    Raises:
-        ModelError: The checkpoint is already quantized, or the package that did is missing.
-    """
-    if not _is_quantized(config):
-        return
-    stored = config.quantization_config
-    method = stored.get("quant_method") if isinstance(stored, Mapping) else stored.quant_method
-    if given is not None:
-        raise ModelError(f"{model}: these weights are already quantized ({method}); remove `quantization_config`.")
-    require_packages(str(getattr(method, "value", method)))
-
-
-@dataclass(frozen=True)
-class ModelOutline:
-    """The facts of a model that need no weights.
-
-    Attributes:
-        tokenizer: Its tokenizer, or None.
-        vocab_size: V.
-        eos_ids: End-of-sequence token ids.
-        start_id: The decoder's first token for encoder-decoder models, else None.
-        max_positions: The most tokens of a sequence, or None if there is no limit.
-        config: Its configuration, of transformers.
-    """
-
-    tokenizer: Any
-    vocab_size: int
-    eos_ids: tuple[int, ...]
-    start_id: int | None
-    max_positions: int | None
-    config: Any
-
-
-def load_outline(
-    model: str | Path, *, folder: Path = Path(), revision: str | None = None, subfolder: str | None = None
-) -> ModelOutline:
-    """Return the facts in a model's config and tokenizer, without loading its weights.
-
-    Args:
-        model: A folder, a hub name, or a built-in model.
-        folder: Base for relative paths.
-        revision: Branch, tag or commit of a hub model.
-        subfolder: Folder of the model within `model`.
-
-    Raises:
-        ModelError: The folder, its config or its tokenizer cannot be read.
-    """
-    location, options = locate(str(model), folder, subfolder)
-    if revision is not None:
-        options["revision"] = revision
-    with reading_model(str(model), location):
-        config = AutoConfig.from_pretrained(location, **options)
-        text_config = config.get_text_config(decoder=True)
-        try:
-            generation = GenerationConfig.from_pretrained(location, **options)
-        except OSError:  # not every model has one
-            generation = None
-        start = _start_id(generation, config)
-        outline = ModelOutline(
-            tokenizer=None,
-            vocab_size=int(text_config.vocab_size),
-            eos_ids=_ids(_first_setting("eos_token_id", generation, text_config), str(model)),
-            start_id=start if config.is_encoder_decoder else None,
-            max_positions=length_limit(text_config),
-            config=config,
-        )
-    return replace(outline, tokenizer=read_tokenizer(location, options, subfolder))
-
-
-def load_vocabulary(model: str | Path, *, folder: Path = Path()) -> tuple[Any, int]:
-    """Return a model's tokenizer (or None) and its vocabulary size V, without loading its weights.
-
-    Args:
-        model: A folder, a hub name, or a built-in model.
-        folder: Base for relative paths.
-
-    Raises:
-        ModelError: The folder, its config or its tokenizer cannot be read.
-    """
-    outline = load_outline(model, folder=folder)
-    return outline.tokenizer, outline.vocab_size

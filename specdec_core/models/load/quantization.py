@@ -81,6 +81,31 @@ def require_packages(method: str) -> None:
         require(package, f"quantization with {method}", f"specdec-core[{method}]")
 
 
+def is_quantized(config: Any) -> bool:
+    """Return whether a checkpoint's weights are stored quantized."""
+    return getattr(config, "quantization_config", None) is not None
+
+
+def check_unquantized(model: str, config: Any, given: Any) -> None:
+    """Refuse to quantize a checkpoint twice; transformers would ignore most of the settings.
+
+    Args:
+        model: Its name for messages.
+        config: Its config.
+        given: The `quantization_config` that was asked for, or None.
+
+    Raises:
+        ModelError: The checkpoint is already quantized, or the package that did is missing.
+    """
+    if not is_quantized(config):
+        return
+    stored = config.quantization_config
+    method = stored.get("quant_method") if isinstance(stored, Mapping) else stored.quant_method
+    if given is not None:
+        raise ModelError(f"{model}: these weights are already quantized ({method}); remove `quantization_config`.")
+    require_packages(str(getattr(method, "value", method)))
+
+
 def _check_keys(what: str, given: Iterable[str], function: Any) -> None:
     """Refuse keys that a class does not take, many of which transformers would ignore."""
     parameters = inspect.signature(function).parameters.values()
