@@ -6,24 +6,22 @@ import fnmatch
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import ValidationError
 
 from specdec_core.interface.errors import ConfigError, ModelError, PromptError, unknown_name
 from specdec_core.interface.settings import GenerationSettings, TargetConfig
-from specdec_core.models.load.model_requirements import unmet_requirements
-from specdec_core.models.load.resolve import has_encoder, model_folder
-from specdec_core.models.load.vocabulary import local_vocabulary
+from specdec_core.models.load.resolve import model_folder
 from specdec_core.registry import (
     Registry,
     default_registry,
     describe,
     dotted,
     nested_settings,
-    rule_problems,
 )
 from specdec_core.registry.validation_errors import MAX_PROBLEMS, Form
+from specdec_core.study.config.checks import run_problems
 from specdec_core.study.config.grid import Expanded, expand, too_many
 from specdec_core.study.config.overrides import apply_overrides
 from specdec_core.study.config.prompts import PromptText, in_both, read_chat_template, read_prompts
@@ -36,7 +34,7 @@ if TYPE_CHECKING:
 
     from pydantic import BaseModel
 
-    from specdec_core.interface import PluginConfig, RuleConfig
+    from specdec_core.interface import PluginConfig
     from specdec_core.study.config.schema import PromptsConfig
 
 
@@ -105,10 +103,8 @@ class _Loader:
         runs = [self._run(run, origin) for run, origin in zip(config.runs, self._expanded["runs"], strict=True)]
         self._check_names("runs", [run.name for run in runs])
         tasks = self._tasks(config, runs)
-        self._check_requirements(runs, tasks)
-        self._check_rules(runs, tasks)
-        self._check_lossless(config, runs, tasks)
-        self._check_beams(config, runs, tasks)
+        for problem in run_problems(config, runs, tasks, self._registry, self._folder):
+            self._note(*problem)
         self._raise_problems()
         return Study(self._path, config, (Run(BASELINE), *runs), tuple(tasks))
 
@@ -313,85 +309,6 @@ class _Loader:
         except ModelError as error:
             self._note((*keys, "model"), error)
 
-    def _check_requirements(self, runs: Sequence[Run], tasks: Sequence[Task]) -> None:
-        """Report unmet requirements of drafters, with the tasks if only some are affected."""
-        encoders = {
-            task.name: has_encoder(task.target.model, self._folder, task.target.subfolder) for task in tasks
-        }
-        vocabularies = {
-            task.name: local_vocabulary(task.target.model, self._folder, task.target.subfolder) for task in tasks
-        }
-        names = {task.name: {run.name for run in task.runs} for task in tasks}
-        for index, run in enumerate(runs):
-            selected = [task.name for task in tasks if run.name in names[task.name]]
-            found: dict[tuple[Keys, str], list[str | None]] = {}
-            for name in selected:
-                unmet = unmet_requirements(
-                    self._registry,
-                    cast("Any", run.drafter),
-                    encoder_decoder=encoders[name],
-                    vocabulary=vocabularies[name],
-                    folder=self._folder,
-                )
-                for keys, error in unmet:
-                    found.setdefault((keys, str(error)), []).append(name)
-            for (keys, problem), affected in found.items():
-                where = "" if affected == selected else f"in task {', '.join(map(repr, affected))}: "
-                self._note(("runs", index, "drafter", *keys), where + problem)
-
-    def _check_rules(self, runs: Sequence[Run], tasks: Sequence[Task]) -> None:
-        """Report acceptance rules that work neither at a task's temperature nor with a run's lenience."""
-        of_run = _tasks_by_run(tasks)
-        for index, run in enumerate(runs):
-            config = cast("RuleConfig | None", run.rule)
-            if config is None:
-                continue
-            sampled = [task for task in of_run.get(run.name, ()) if not task.sampling.greedy]
-            name = str(run.labels.rule)
-            for setting, problem in rule_problems(config, name, greedy=not sampled, lenient=run.lenient):
-                where = _in_tasks(sampled) if setting == "temperature" else ""
-                self._note(("runs", index, "rule"), where + problem)
-
-    def _check_beams(self, config: StudyConfig, runs: Sequence[Run], tasks: Sequence[Task]) -> None:
-        """Report settings that do not go together with a task's number of beams."""
-        for index, task in enumerate(tasks):
-            for name, problem in task.generation.beam_problems(task.sampling):
-                part = "sampling" if name == "temperature" else "generation"
-                written = config.tasks is not None and getattr(config.tasks[index], part) is not None
-                keys: Keys = ("tasks", index, part, name) if written else (part, name)
-                self._note(keys, problem, f"{_in_tasks([task])}{part}.{name}: ")
-        of_run = _tasks_by_run(tasks)
-        for index, run in enumerate(runs):
-            given = {
-                "draft_beams": run.draft_beams,
-                "lenience": run.lenience if run.lenient else None,
-                "rule": run.rule,
-                "draft_sampling": run.draft_sampling,
-            }
-            for task in of_run.get(run.name, ()):
-                for name, problem in task.generation.beam_problems(task.sampling, **given):
-                    if name in given:
-                        self._note(("runs", index, name), problem, f"{_in_tasks([task])}{name}: ")
-
-    def _check_lossless(self, config: StudyConfig, runs: Sequence[Run], tasks: Sequence[Task]) -> None:
-        if not config.lossless:
-            return
-        of_run = _tasks_by_run(tasks)
-        for index, run in enumerate(runs):
-            lossy = [task for task in of_run.get(run.name, ()) if not run.lossless_for(task.sampling)]
-            if run.lenient:
-                self._note(
-                    ("runs", index, "lenience"),
-                    f"the lenience of run {run.name!r} may be below 1, but the study requires `lossless: true`; "
-                    "remove the lenience, or set `lossless: false`.",
-                )
-            elif lossy:
-                self._note(
-                    ("runs", index, "rule"),
-                    f"{_in_tasks(lossy)}the rule {run.labels.rule!r} of run {run.name!r} is lossy, but the study "
-                    "requires `lossless: true`; choose a lossless rule such as 'token', or set `lossless: false`.",
-                )
-
     def _prompts(self, config: PromptsConfig, keys: Keys) -> tuple[tuple[PromptText, ...], str | None]:
         """Return the prompts and the chat template."""
         try:
@@ -399,21 +316,6 @@ class _Loader:
         except PromptError as error:
             self._note((*keys, "file" if config.dataset is None else "dataset"), error)
             return (), None
-
-
-def _tasks_by_run(tasks: Sequence[Task]) -> dict[str, list[Task]]:
-    """Return the tasks that compare each run, by its name."""
-    found: dict[str, list[Task]] = {}
-    for task in tasks:
-        for run in task.runs:
-            found.setdefault(run.name, []).append(task)
-    return found
-
-
-def _in_tasks(tasks: Sequence[Task]) -> str:
-    """Return the beginning of a message about some tasks; nothing if the study has no `tasks`."""
-    names = [repr(task.name) for task in tasks if task.name is not None]
-    return f"in task {', '.join(names)}: " if names else ""
 
 
 _Settings = TypeVar("_Settings", bound="BaseModel")

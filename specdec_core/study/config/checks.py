@@ -1,0 +1,138 @@
+"""Checks of runs against the tasks that compare them: requirements, rules, losslessness and beam search."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+from specdec_core.models.load.model_requirements import unmet_requirements
+from specdec_core.models.load.resolve import has_encoder
+from specdec_core.models.load.vocabulary import local_vocabulary
+from specdec_core.registry import Registry, rule_problems
+from specdec_core.study.config.schema import StudyConfig
+from specdec_core.study.config.study import BASELINE, Run, Task
+from specdec_core.study.config.yaml_source import Keys
+
+if TYPE_CHECKING:
+    from specdec_core.interface import RuleConfig
+
+
+class Problem(NamedTuple):
+    """A setting that does not work.
+
+    Attributes:
+        keys: Its keys in the study, with grids expanded.
+        text: What is wrong.
+        about: The beginning of the message, unless an option begins it.
+    """
+
+    keys: Keys
+    text: str
+    about: str = ""
+
+
+def run_problems(
+    config: StudyConfig, runs: Sequence[Run], tasks: Sequence[Task], registry: Registry, folder: Path
+) -> Iterator[Problem]:
+    """Yield the problems of runs in the tasks that compare them.
+
+    Args:
+        config: The study.
+        runs: Its runs without the baseline.
+        tasks: Its tasks.
+        registry: The plugins that it may name.
+        folder: Base for relative paths.
+    """
+    by_name: dict[str, list[Task]] = {run.name: [] for run in (Run(BASELINE), *runs)}
+    for task in tasks:
+        for run in task.runs:
+            by_name[run.name].append(task)
+    of_run = [by_name[run.name] for run in runs]
+    yield from _requirements(runs, of_run, registry, folder)
+    yield from _rules(runs, of_run)
+    if config.lossless:
+        yield from _lossy(runs, of_run)
+    yield from _beams(config, runs, tasks, of_run)
+
+
+def _requirements(
+    runs: Sequence[Run], of_run: Sequence[Sequence[Task]], registry: Registry, folder: Path
+) -> Iterator[Problem]:
+    """Yield unmet requirements of drafters, with the tasks if only some are affected."""
+    targets = {task.name: task.target for tasks in of_run for task in tasks}
+    facts: dict[str | None, dict[str, Any]] = {
+        name: {
+            "encoder_decoder": has_encoder(target.model, folder, target.subfolder),
+            "vocabulary": local_vocabulary(target.model, folder, target.subfolder),
+        }
+        for name, target in targets.items()
+    }
+    for index, (run, tasks) in enumerate(zip(runs, of_run, strict=True)):
+        found: dict[tuple[Keys, str], list[Task]] = {}
+        for task in tasks:
+            unmet = unmet_requirements(registry, cast("Any", run.drafter), **facts[task.name], folder=folder)
+            for keys, error in unmet:
+                found.setdefault((keys, str(error)), []).append(task)
+        for (keys, problem), affected in found.items():
+            where = "" if len(affected) == len(tasks) else _in_tasks(affected)
+            yield Problem(("runs", index, "drafter", *keys), where + problem)
+
+
+def _rules(runs: Sequence[Run], of_run: Sequence[Sequence[Task]]) -> Iterator[Problem]:
+    """Yield acceptance rules that work neither at a task's temperature nor with a run's lenience."""
+    for index, (run, tasks) in enumerate(zip(runs, of_run, strict=True)):
+        if run.rule is None:
+            continue
+        sampled = [task for task in tasks if not task.sampling.greedy]
+        config, name = cast("RuleConfig", run.rule), str(run.labels.rule)
+        for setting, problem in rule_problems(config, name, greedy=not sampled, lenient=run.lenient):
+            where = _in_tasks(sampled) if setting == "temperature" else ""
+            yield Problem(("runs", index, "rule"), where + problem)
+
+
+def _lossy(runs: Sequence[Run], of_run: Sequence[Sequence[Task]]) -> Iterator[Problem]:
+    """Yield runs that may change the target's distribution."""
+    for index, (run, tasks) in enumerate(zip(runs, of_run, strict=True)):
+        lossy = [task for task in tasks if not run.lossless_for(task.sampling)]
+        if run.lenient:
+            yield Problem(
+                ("runs", index, "lenience"),
+                f"the lenience of run {run.name!r} may be below 1, but the study requires `lossless: true`; "
+                "remove the lenience, or set `lossless: false`.",
+            )
+        elif lossy:
+            yield Problem(
+                ("runs", index, "rule"),
+                f"{_in_tasks(lossy)}the rule {run.labels.rule!r} of run {run.name!r} is lossy, but the study "
+                "requires `lossless: true`; choose a lossless rule such as 'token', or set `lossless: false`.",
+            )
+
+
+def _beams(
+    config: StudyConfig, runs: Sequence[Run], tasks: Sequence[Task], of_run: Sequence[Sequence[Task]]
+) -> Iterator[Problem]:
+    """Yield settings that do not go together with a task's number of beams."""
+    for index, task in enumerate(tasks):
+        for name, problem in task.generation.beam_problems(task.sampling):
+            part = "sampling" if name == "temperature" else "generation"
+            written = config.tasks is not None and getattr(config.tasks[index], part) is not None
+            keys: Keys = ("tasks", index, part, name) if written else (part, name)
+            yield Problem(keys, problem, f"{_in_tasks([task])}{part}.{name}: ")
+    for index, (run, compared) in enumerate(zip(runs, of_run, strict=True)):
+        given = {
+            "draft_beams": run.draft_beams,
+            "lenience": run.lenience if run.lenient else None,
+            "rule": run.rule,
+            "draft_sampling": run.draft_sampling,
+        }
+        for task in compared:
+            for name, problem in task.generation.beam_problems(task.sampling, **given):
+                if name in given:
+                    yield Problem(("runs", index, name), problem, f"{_in_tasks([task])}{name}: ")
+
+
+def _in_tasks(tasks: Sequence[Task]) -> str:
+    """Return the beginning of a message about some tasks; nothing if the study has no `tasks`."""
+    names = [repr(task.name) for task in tasks if task.name is not None]
+    return f"in task {', '.join(names)}: " if names else ""
