@@ -58,7 +58,8 @@ def at_positions(values: Tensor, positions: Tensor) -> Tensor:
     """
     if len(positions) == 1 and positions.device.type == "cpu":
         return values[:, int(positions)]  # elsewhere, asking would wait for the device
-    return values[torch.arange(len(positions), device=positions.device), positions]
+    index = positions.view(-1, *[1] * (values.dim() - 1)).expand(-1, 1, *values.shape[2:])
+    return values.gather(1, index)[:, 0]
 
 
 def dense(q: Distribution, tokens: Tensor, vocab_size: int) -> Tensor:

@@ -65,7 +65,9 @@ def validate(
         checked = copied(replace(proposal, lengths=lengths), device)
         checked.tokens.clamp_(0, vocab_size - 1)
     else:
-        checked = copied(check_form(proposal, budget, vocab_size), device)
+        formed = check_form(proposal, budget, vocab_size)
+        # Tensors on the CPU are checked there: it costs the device nothing.
+        checked = copied(formed, formed.tokens.device if formed.tokens.device.type == "cpu" else device)
     if checked.parents is not None and depth is None:
         raise PluginError(
             "a tree was proposed, but only a line can be verified here; leave `parents` out where "
@@ -81,7 +83,13 @@ def validate(
     # The core refuses NaN before it draws from candidates, and a point mass holds no numbers.
     if recorded and isinstance(checked.q, PointMass | Sparse):
         return checked, None
-    return _check_recorded(checked) if recorded else _check_values(checked, vocab_size, depth or budget)
+    if recorded:
+        return _check_recorded(checked)
+    checked, faults = _check_values(checked, vocab_size, depth or budget)
+    if faults.device.type == "cpu":
+        wrong = bool(faults.any())
+        return _moved(checked, device), moved(faults, device) if wrong else None
+    return checked, faults
 
 
 def check_form(proposal: object, budget: tuple[int, ...], vocab_size: int) -> Proposal:
@@ -197,6 +205,19 @@ def copied(proposal: Proposal, device: torch.device) -> Proposal:
         q = Sparse(copy(q.ids[:, :width], torch.long), copy(q.probabilities[:, :width], torch.float32))
     parents = None if proposal.parents is None or not width else copy(proposal.parents[:, :width])
     return Proposal(copy(proposal.tokens[:, :width]), proposal.lengths, q, parents)
+
+
+def _moved(proposal: Proposal, device: torch.device) -> Proposal:
+    """Return the proposal on a device; itself, if it is there."""
+    if proposal.tokens.device == device:
+        return proposal
+    q = proposal.q
+    if isinstance(q, Dense):
+        q = Dense(moved(q.probabilities, device))
+    elif isinstance(q, Sparse):
+        q = Sparse(moved(q.ids, device), moved(q.probabilities, device))
+    parents = None if proposal.parents is None else moved(proposal.parents, device)
+    return Proposal(moved(proposal.tokens, device), proposal.lengths, q, parents)
 
 
 def _check_recorded(proposal: Proposal) -> tuple[Proposal, Tensor | None]:

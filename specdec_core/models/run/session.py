@@ -96,6 +96,7 @@ class ModelSession:
         self._cache: SlotCache | None = make_cache(batch_size, capacity)
         self._memory = EncoderMemory(loaded, sources, encoded) if loaded.encoder_decoder else None
         self._tree: CachedTree | None = None
+        self._numbers: Tensor | None = None  # 0, 1, ... on the device
         self._exact = loaded.exact_shapes
 
     @property
@@ -297,15 +298,19 @@ class ModelSession:
         end = max(length + count for length, count in zip(self.lengths, block.counts, strict=True))
         end = end if self._exact is None else self._cache.maximum
         self._cache.reserve(end)
-        layout = uploaded([self.lengths, block.padding, block.counts], self._device)
-        positions, slots, real = block_layout(layout, block.tokens.shape[1], self._cache.capacity)
+        # Computed here and copied at once: on a GPU, each operator is a launch.
+        layout = torch.tensor([self.lengths, block.padding, block.counts])
+        found = block_layout(layout, block.tokens.shape[1], self._cache.capacity)
+        positions, slots, real = moved(torch.stack([part.long() for part in found]), self._device)
         plan = WritePlan(slice(None), min(self.lengths), end, slots)
-        keys = torch.arange(end, device=self._device)
+        if self._numbers is None or len(self._numbers) < end:
+            self._numbers = torch.arange(self._cache.capacity, device=self._device)
+        keys = self._numbers[:end]
         visible = keys <= positions[..., None]  # [B, T, end]
         if grown is not None:
             tree, nodes = grown
             visible[:, -block.draft :] = tree.visible(nodes, end)
-            positions[:, -block.draft :] = torch.where(real[:, -block.draft :], tree.positions(nodes), 0)
+            positions[:, -block.draft :] = tree.positions(nodes) * real[:, -block.draft :]
             keys = tree.key_positions(end)
         where = {"positions": positions, "visible": visible, "keys": keys}
         return self._forward.run_ragged(
