@@ -10,8 +10,9 @@ from specdec_core.costs.forecast import (
     forecast,
     improvement_at_cost,
 )
+from specdec_core.costs.interpolation import interpolated
 from specdec_core.costs.machine import Machine
-from specdec_core.costs.step_costs import StepCosts, interpolated, step_seconds
+from specdec_core.costs.step_costs import StepCosts, step_seconds
 from specdec_core.costs.timed_steps import measured_costs
 
 __all__ = [

@@ -12,7 +12,8 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean, median
 
-from specdec_core.costs.step_costs import StepCosts, interpolated
+from specdec_core.costs.interpolation import interpolated
+from specdec_core.costs.step_costs import StepCosts
 from specdec_core.interface import StepReport
 from specdec_core.theory.intervals import relative_spread, relative_spread_of_mean
 

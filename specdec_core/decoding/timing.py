@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from specdec_core.decoding.decoder import Decoder
-from specdec_core.decoding.prompt import Prompt
+from specdec_core.decoding.prompt_ids import Prompt
 from specdec_core.interface import (
     BatchInfo,
     DeterministicDrafter,

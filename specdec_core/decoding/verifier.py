@@ -15,9 +15,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from specdec_core.decoding.drafting.tree import all_paths
+from specdec_core.decoding.drafting.tree_draft import all_paths
+from specdec_core.decoding.guard.guarded_rule import GuardedRule
 from specdec_core.decoding.guard.plugin_guard import PluginGuard, opened
-from specdec_core.decoding.guard.rule import GuardedRule
 from specdec_core.decoding.row import Row
 from specdec_core.interface import (
     AcceptanceRule,

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from specdec_core.models.load.vocabulary import vocabulary_mismatch
     from specdec_core.models.loaded import LoadedModel, inspect_family
     from specdec_core.models.run.encoder import Encoded
-    from specdec_core.models.run.session import ModelSession
+    from specdec_core.models.run.model_session import ModelSession
     from specdec_core.models.variants import first_layers, with_exact_shapes, with_modules
 
 __all__ = [
@@ -72,7 +72,7 @@ lazy_attributes(
         "specdec_core.models.load.probe": ("TESTED_FAMILIES",),
         "specdec_core.models.load.model_requirements": ("unmet_requirements",),
         "specdec_core.models.load.resolve": ("model_folder",),
-        "specdec_core.models.run.session": ("ModelSession",),
+        "specdec_core.models.run.model_session": ("ModelSession",),
         "specdec_core.models.variants": ("first_layers", "with_exact_shapes", "with_modules"),
         "specdec_core.models.load.vocabulary": ("vocabulary_mismatch",),
     },

@@ -86,7 +86,7 @@ class Comparison:
             import pandas as pd
         except ImportError as error:
             raise ImportError("to_pandas() needs pandas: pip install pandas. to_dicts() needs nothing.") from error
-        from specdec_core.study.report.results import table_row
+        from specdec_core.study.report.result_files import table_row
 
         return pd.DataFrame([table_row(line) for line in self.to_dicts()])
 
@@ -226,7 +226,7 @@ def _held(
     if "torch" not in sys.modules:
         progress.stage("loading torch and transformers")
     from specdec_core.study.progress import quiet_libraries
-    from specdec_core.study.report.results import first_outputs, write_results
+    from specdec_core.study.report.result_files import first_outputs, write_results
     from specdec_core.study.report.summary import summarise
 
     with quiet_libraries():

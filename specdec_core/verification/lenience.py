@@ -1,5 +1,7 @@
 """Lenience (appendix A.5): its acceptance, and its distance from the target's distribution.
 
+`specdec_core.verification.acceptance.accept` applies it to a draft.
+
 A draft token x is accepted with probability min(1, p(x) / (l q(x))), so a verified position accepts with
 probability b(l) = sum_x min(p / l, q). With the residual norm(max(0, p - q)), which does not depend on l, the
 emitted token has the distribution P with

@@ -16,7 +16,7 @@ MODULES = [
     "specdec_core.offline.record.log_lines",
     "specdec_core.study.report.tables",
     "specdec_core.study.report.html.html_report",
-    "specdec_core.study.report.results",
+    "specdec_core.study.report.result_files",
     "specdec_core.study.report.quality",
     "specdec_core.study.report.expectation",
     "specdec_core.study.report.diagnosis",

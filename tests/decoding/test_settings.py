@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from specdec_core.decoding import Decoder
-from specdec_core.decoding.guard.settings import OF_PROCESS, OF_THREAD, read, restore
+from specdec_core.decoding.guard.global_settings import OF_PROCESS, OF_THREAD, read, restore
 from specdec_core.interface import DeterministicDrafter, PluginError
 from specdec_core.models import wrap_model
 from tests.tiny import tiny_model

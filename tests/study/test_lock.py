@@ -6,17 +6,14 @@ import sys
 import pytest
 
 from specdec_core.study import compare
-from specdec_core.study.report import results
-from specdec_core.study.report.results import write_results
+from specdec_core.study.report import result_files
+from specdec_core.study.report.result_files import write_results
 from specdec_core.study.run.folder import StorageError, exclusive_lock, exclusive_output
 from tests.study.toy_study import STUDY, Recorder
 
 HOLD = """
 import sys
 from pathlib import Path
-from specdec_core.study import compare
-from specdec_core.study.report import results
-from specdec_core.study.report.results import write_results
 from specdec_core.study.run.folder import exclusive_lock
 
 with exclusive_lock(Path(sys.argv[1])):
@@ -64,7 +61,7 @@ def test_a_folder_is_locked_until_the_results_are_written(study, tmp_path, monke
             pass
         return write_results(folder, *given)
 
-    monkeypatch.setattr(results, "write_results", written)
+    monkeypatch.setattr(result_files, "write_results", written)
     assert compare(study(STUDY, "repeats=1"), tmp_path / "out", progress=False).report.is_file()
 
 

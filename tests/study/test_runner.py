@@ -15,7 +15,7 @@ from specdec_core.interface.errors import PromptError
 from specdec_core.interface.settings import TargetConfig
 from specdec_core.models import load_model
 from specdec_core.study.report.quality import Output
-from specdec_core.study.report.results import write_results
+from specdec_core.study.report.result_files import write_results
 from specdec_core.study.report.summary import RunCounts, RunExpectation, RunSpeed, RunSummary, summarise
 from specdec_core.study.report.tables import diagnoses, results_table
 from specdec_core.study.run.factory import load_target
@@ -170,7 +170,7 @@ def test_half_a_surrogate_pair_is_written_and_read_as_it_was(study, summaries, t
 
 def test_what_one_writer_does_wrong_costs_its_file_only(study, summaries, tmp_path, monkeypatch):
     (tmp_path / "summary.csv").mkdir()
-    monkeypatch.setattr("specdec_core.study.report.results.report_page", lambda *_: 1 / 0)
+    monkeypatch.setattr("specdec_core.study.report.result_files.report_page", lambda *_: 1 / 0)
     paths, problems = write_results(tmp_path, study(), summaries, {})
     assert [path.name for path in paths] == ["results.jsonl", "outputs.jsonl"]
     assert len(problems) == 2

@@ -12,7 +12,7 @@ from rich.console import Console
 from specdec_core.interface import ConfigError
 from specdec_core.interface.errors import PromptError
 from specdec_core.study.report.layout import for_terminal
-from specdec_core.study.report.results import first_outputs, output_lines
+from specdec_core.study.report.result_files import first_outputs, output_lines
 from specdec_core.study.report.summary import summarise
 from specdec_core.study.report.tables import by_task, departures, quality_table, results_table
 from specdec_core.study.run import prepared, targets, worker

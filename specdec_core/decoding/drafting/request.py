@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from specdec_core.decoding.drafting.record import DraftRecord
+from specdec_core.decoding.drafting.draft_record import DraftRecord
 from specdec_core.decoding.drafting.request_checks import (
     check_candidate_rows,
     check_extension,
@@ -18,7 +18,7 @@ from specdec_core.decoding.drafting.request_checks import (
     check_values,
 )
 from specdec_core.decoding.drafting.sampler import DraftSampler
-from specdec_core.decoding.drafting.tree import LevelDraft, TreeDraft
+from specdec_core.decoding.drafting.tree_draft import LevelDraft, TreeDraft
 from specdec_core.interface import Branches, Candidates, PluginError, Proposal
 from specdec_core.interface.tree import TreeShape
 from specdec_core.models import inference_only

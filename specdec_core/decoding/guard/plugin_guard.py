@@ -13,7 +13,7 @@ from time import monotonic
 from types import FrameType, TracebackType
 from typing import TypeVar
 
-from specdec_core.decoding.guard.settings import OF_PROCESS, OF_THREAD, read, restore
+from specdec_core.decoding.guard.global_settings import OF_PROCESS, OF_THREAD, read, restore
 from specdec_core.decoding.guard.watch import CallTimeExceeded, CallWatch
 from specdec_core.interface import Drafter, PluginError
 from specdec_core.interface.errors import PluginWarning, exception_text, is_failure

@@ -15,7 +15,7 @@ from specdec_core.models.fast.cuda_graphs import GraphPasses
 from specdec_core.models.fast.static import StaticError, StaticPasses
 from specdec_core.models.load.probe import relative_error, tolerance
 from specdec_core.models.loaded import LoadedModel
-from specdec_core.models.run.session import ModelSession
+from specdec_core.models.run.model_session import ModelSession
 
 _SCRIPT: Sequence[tuple[int, tuple[int, int], tuple[int, int]]] = (
     # columns of the draft, drafted tokens of each row, tokens of it that are kept

@@ -19,7 +19,7 @@ from specdec_core.interface.errors import ModelError
 from specdec_core.models.device import inference_only
 from specdec_core.models.loaded import LoadedModel
 from specdec_core.models.run.encoder import Encoded
-from specdec_core.models.run.session import ModelSession
+from specdec_core.models.run.model_session import ModelSession
 
 
 def open_session(

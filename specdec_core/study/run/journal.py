@@ -1,6 +1,7 @@
 """The journal of a study: every finished repeat is on disk before the next begins, so a stopped study resumes.
 
-The journal is `repeats.jsonl`; `specdec_core.study.report.results` writes `results.jsonl` from the finished study.
+The journal is `repeats.jsonl`; `specdec_core.study.report.result_files` writes `results.jsonl` from the finished
+study.
 
 Each line ends with a checksum over the line and the identity of its study. So whatever happens to a line, and to
 that line only, is noticed: a flipped bit, an edit, a line of another journal.

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from specdec_core.decoding import Decoder
-from specdec_core.decoding.guard.rule import REFUSALS, checked_answer
+from specdec_core.decoding.guard.guarded_rule import REFUSALS, checked_answer
 from specdec_core.interface import AcceptanceResult, AcceptanceRule, PluginError, PointMass, Proposal
 from specdec_core.interface.settings import SamplingSettings
 from specdec_core.testing.harness.enumeration import continuations, require_distribution

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 
 import torch
 
-from specdec_core.decoding.guard.settings import CHECKED, read, restore
+from specdec_core.decoding.guard.global_settings import CHECKED, read, restore
 from specdec_core.interface import TargetFeatures
 
 Reference: TypeAlias = Callable[[], object | None]

@@ -25,7 +25,7 @@ from specdec_core.registry import default_registry
 from specdec_core.study import Study, load_study
 from specdec_core.study.config.study import drafter_key
 from specdec_core.study.report.html.html_report import report_page
-from specdec_core.study.report.results import write_results
+from specdec_core.study.report.result_files import write_results
 from specdec_core.study.report.summary import summarise
 from specdec_core.study.report.tables import diagnoses, results_table
 from specdec_core.study.report.verdict import verdict

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from specdec_core.study.config.prompts import PromptText
     from specdec_core.study.config.schema import ImagesConfig
     from specdec_core.study.report.quality import Output
-    from specdec_core.study.report.results import Outputs
+    from specdec_core.study.report.result_files import Outputs
     from specdec_core.study.report.summary import RunSummary
 
 SCOPE = "specdec-report"

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from specdec_core.decoding.beams.prompt import PromptBeams
+from specdec_core.decoding.beams.prompt_beams import PromptBeams
 from specdec_core.interface import Proposal
 from specdec_core.models.device import uploaded
 

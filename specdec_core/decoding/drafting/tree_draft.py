@@ -13,7 +13,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from specdec_core.decoding.drafting.record import DraftRecord
+from specdec_core.decoding.drafting.draft_record import DraftRecord
 from specdec_core.interface import Branches, Dense, PointMass, Proposal, TokenTree
 from specdec_core.interface.tree import TreeShape
 from specdec_core.models.device import uploaded

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from specdec_core.decoding.beams.batch import BeamBatch
-from specdec_core.decoding.beams.drafting import BeamGamma, DraftSearch
-from specdec_core.decoding.beams.prompt import PromptBeams
+from specdec_core.decoding.beams.beam_batch import BeamBatch
+from specdec_core.decoding.beams.beam_draft import BeamGamma, DraftSearch
+from specdec_core.decoding.beams.prompt_beams import PromptBeams
 from specdec_core.decoding.beams.search import BeamRules
 from specdec_core.decoding.guard.plugin_guard import PluginGuard
 from specdec_core.decoding.loop import LoopContext, kept_layers

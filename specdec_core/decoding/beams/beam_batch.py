@@ -20,12 +20,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from specdec_core.decoding.beams.block import TreeBlock
-from specdec_core.decoding.beams.drafting import BeamGamma, DraftSearch, log_probs
-from specdec_core.decoding.beams.prompt import PromptBeams
+from specdec_core.decoding.beams.beam_draft import BeamGamma, DraftSearch, log_probs
+from specdec_core.decoding.beams.prompt_beams import PromptBeams
 from specdec_core.decoding.beams.search import Continuations, Hypothesis
+from specdec_core.decoding.beams.tree_block import TreeBlock
 from specdec_core.decoding.drafting.proposer import Proposer
-from specdec_core.decoding.drafting.tree import all_paths
+from specdec_core.decoding.drafting.tree_draft import all_paths
 from specdec_core.decoding.metrics import Metrics, Tally
 from specdec_core.decoding.row import Row
 from specdec_core.decoding.tokens import TokenView
