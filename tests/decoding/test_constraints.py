@@ -30,8 +30,8 @@ from tests.drafters.hierarchies import hierarchy
 from tests.tiny import tiny_model
 from tests.toys import NO_CONFIG, CountingDrafter, Gamma, SparseDrafter, TableDrafter, target_info
 
-COUNT = 400
-"""Size of a sample; it is doubled up to twice where it fits badly."""
+COUNT = 200
+"""Size of a sample; it is doubled up to three times where it fits badly."""
 
 MIDDLES = ["", "a", "ab", "bb"]
 TEXTS = {
@@ -97,9 +97,9 @@ def distribution(target):
 def assert_follow(decoder, distributions, length=8, count=COUNT):
     """Decode batches of rows with these constraints, and compare the texts of each with their distribution."""
     seen = sampled(decoder, distributions, range(1), length, count)
-    for doubled in range(3):
+    for doubled in range(4):
         fits = [p_of_sequences(got, one) for got, one in zip(seen, distributions.values(), strict=True) if one]
-        if doubled == 2 or min(fits) > 0.1:
+        if doubled == 3 or min(fits) > 0.1:
             assert min(fits) > 1e-4
             return
         for number, more in enumerate(
@@ -181,7 +181,7 @@ def test_texts_have_the_distribution_of_the_masked_target(target, distribution, 
     decoder = Decoder(
         target, DRAFTERS[drafter](VOCAB), gamma=Gamma(1, 4, 2, 3), sampling=SETTINGS[setting], strict=True
     )
-    assert_follow(decoder, {regex: distribution(regex, setting)}, count=60 if setting == "greedy" else COUNT)
+    assert_follow(decoder, {regex: distribution(regex, setting)}, count=10 if setting == "greedy" else COUNT)
 
 
 @pytest.mark.parametrize("regex", TEXTS)
@@ -216,7 +216,7 @@ def test_trees_are_constrained_node_by_node(target, distribution, regex, setting
     trace = TraceObserver()
     decoder.generate([PROMPT], constraint={"regex": regex}, observers=[trace], seed=2)
     assert regex == FORCED or any(report.outcome.parents for report in trace.reports)
-    assert_follow(decoder, {regex: distribution(regex, setting)}, count=60 if setting == "greedy" else COUNT)
+    assert_follow(decoder, {regex: distribution(regex, setting)}, count=10 if setting == "greedy" else COUNT)
 
 
 def test_every_level_of_a_hierarchy_is_constrained(target, distribution, tmp_path):
@@ -262,10 +262,10 @@ class ScriptedDrafter(DeterministicDrafter):
         pytest.param(FREE, [AB, B, C, AB], id="a-token-that-goes-too-far"),
     ],
 )
-@pytest.mark.parametrize("setting", ["greedy", "temperature-1"])
-def test_a_draft_may_hold_anything(target, distribution, regex, script, setting):
-    decoder = Decoder(target, ScriptedDrafter(script), gamma=Gamma(4), sampling=SETTINGS[setting], strict=True)
-    assert_follow(decoder, {regex: distribution(regex, setting)}, count=60 if setting == "greedy" else COUNT // 2)
+def test_a_draft_may_hold_anything(target, distribution, regex, script):
+    for setting, count in (("greedy", 10), ("temperature-1", COUNT)):
+        decoder = Decoder(target, ScriptedDrafter(script), gamma=Gamma(4), sampling=SETTINGS[setting], strict=True)
+        assert_follow(decoder, {regex: distribution(regex, setting)}, count=count)
 
 
 def test_drafts_are_masked_so_that_a_perfect_drafter_stays_perfect(target, tmp_path):

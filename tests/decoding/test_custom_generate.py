@@ -94,8 +94,17 @@ SETTINGS = {
 }
 
 
-@pytest.mark.parametrize("setting", SETTINGS)
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(
+    ("family", "setting"),
+    [
+        *[(family, setting) for family in ("gpt2", "t5") for setting in SETTINGS],
+        *[
+            (family, setting)
+            for number, family in enumerate(family for family in FAMILIES if family not in ("gpt2", "t5"))
+            for setting in ("plain", [*SETTINGS][1 + number % (len(SETTINGS) - 1)])
+        ],
+    ],
+)
 def test_tokens_scores_and_streams_are_those_of_generate(family, setting, device):
     model = tiny_model(family).to(device)
     # An end that the rows reach at different positions.
@@ -228,13 +237,12 @@ SAMPLED_MASK = [[0, 0, 1, 1, 1], [1, 1, 1, 1, 1]]
 @pytest.mark.parametrize(
     ("family", "setting", "draft"),
     [
-        *[("gpt2", "processors", draft) for draft in DRAFTS],
-        ("gpt2", "temperature-1", "dense"),
+        ("gpt2", "processors", "dense"),
+        ("gpt2", "processors", "tree"),
         ("gpt2", "temperature-0.6", "point-mass"),
-        ("gpt2", "warpers", "tree"),
-        ("t5", "processors", "tree"),
-        ("t5", "warpers", "dense"),
-        ("t5", "temperature-1", "point-mass"),
+        ("t5", "processors", "point-mass"),
+        ("t5", "warpers", "tree"),
+        ("t5", "temperature-1", "dense"),
     ],
 )
 def test_sampling_follows_the_distribution_of_generate(family, setting, draft, device):

@@ -24,6 +24,8 @@ SOURCES = ((2, 3, 5, 2, 3, 4, 4, 1), (5, 1), (4, 4, 2, 3, 1))
 START = 2
 """A start token other than padding, which is the library's default."""
 GREEDY = SamplingSettings(temperature=0)
+LENGTH = 12
+"""Number of greedy tokens that are compared."""
 SETTINGS = {"t5": {}, "t5 scaled": {"tie_word_embeddings": True}, "bart": {}}
 """Kinds of models. The first T5 scales its hidden states before the output embedding; v1.1 does not."""
 
@@ -45,10 +47,10 @@ def loaded_model(kind, device):
 
 
 def library_tokens(model, source):
-    """Return the 20 tokens of the model's own `generate`, without the start token."""
+    """Return the first tokens of the model's own `generate`, without the start token."""
     ids = torch.tensor([source], device=model.device)
     model.generation_config.eos_token_id = None
-    return model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=20, do_sample=False)[
+    return model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=LENGTH, do_sample=False)[
         0, 1:
     ].tolist()
 
@@ -97,7 +99,7 @@ DRAFTERS_OF_KIND = [
 @pytest.mark.parametrize(("target", "who"), DRAFTERS_OF_KIND, indirect=["target"])
 def test_greedy_tokens_equal_those_of_generate_alone_and_in_a_batch(target, make, answers, who):
     decoder = Decoder(target, make(who), gamma=Gamma(3, 1, 0, 4), sampling=GREEDY, strict=True)
-    settings = GenerationSettings(max_new_tokens=20, ignore_eos=True)
+    settings = GenerationSettings(max_new_tokens=LENGTH, ignore_eos=True)
     rows = decoder.generate([list(source) for source in SOURCES], settings).sequences
     assert [list(row.tokens) for row in rows] == answers
     assert [row.prompt for row in rows] == list(SOURCES)
@@ -138,7 +140,7 @@ def test_drafters_see_the_start_token_and_results_leave_it_out(target, answers):
 
     decoder = Decoder(target, Spy(VOCAB), gamma=Gamma(2), sampling=GREEDY, strict=True)
     reports = []
-    run = decoder.stream([list(SOURCES[0])], GenerationSettings(max_new_tokens=20, ignore_eos=True))
+    run = decoder.stream([list(SOURCES[0])], GenerationSettings(max_new_tokens=LENGTH, ignore_eos=True))
     result = None
     while result is None:
         try:

@@ -64,9 +64,13 @@ OF_EVERY_DRAFTER = {
     *("many-steps", "rollback", "eos-inside-draft", "other-drafter-in-some-rows", "long-drafts"),
     *("trees-respected", "many-rows", "full-capacity", "draft-sampled-from-q", "early-stop"),
     *("rows-independent", "drafter-unchanged", "target-unchanged"),
-    *("greedy-equals-baseline", "replay-equals-live"),
 }
-"""What depends on a drafter's own code and matters most: by default, for one drafter of each plugin."""
+"""What depends on a drafter's own code and matters most: by default, for one drafter of each plugin.
+
+`tests/offline/replay/test_builtin.py` compares a replay with live decoding for every drafter.
+"""
+GREEDY = "greedy-equals-baseline"
+"""By default for decoder-only targets: `tests/decoding/test_encoder_decoder.py` runs every drafter on T5."""
 OF_EXACTNESS = {
     *("many-steps", "rollback", "draft-sampled-from-q", "greedy-equals-baseline", "lossless", "lossless-trees"),
     *("inside-hierarchy", "replay-equals-live"),
@@ -118,7 +122,11 @@ def subjects(catalogues, device):
 
 @pytest.mark.parametrize(
     ("drafter", "check"),
-    cases(ONE_OF_EACH, OF_EVERY_DRAFTER) + cases(DIFFERENT, CHECKS.keys() - SLOW - OF_EVERY_DRAFTER),
+    [
+        *cases(ONE_OF_EACH, OF_EVERY_DRAFTER),
+        *cases([one for one in ONE_OF_EACH if one not in DIFFERENT and not one[1]], {GREEDY}),
+        *cases(DIFFERENT, CHECKS.keys() - SLOW - OF_EVERY_DRAFTER),
+    ],
 )
 def test_a_drafter_conforms(subjects, drafter, check):
     run_check(check, subjects[drafter])

@@ -56,7 +56,7 @@ GREEDY = [(who, "greedy") for who in ("random", "copy-recent", "transformer", "h
 
 @pytest.mark.parametrize(("who", "setting"), SAMPLED + GREEDY)
 def test_a_replay_expects_what_is_counted_live(made, who, setting):
-    both = agree(made, "gpt2", who, setting, 8 if setting == "greedy" and who != "random" else 200)
+    both = agree(made, "gpt2", who, setting, 8 if setting == "greedy" and who != "random" else 100)
     assert both.farthest()[0] < 4.5
     assert setting == "greedy" or both.live[:, 1].sum() > 0
 

@@ -67,6 +67,7 @@ def acceptance():
 
 @pytest.mark.parametrize("gamma", [0, 1, 3])
 def test_drawn_runs_count_what_a_fixed_gamma_counts_on_average(acceptance, gamma):
+    acceptance = acceptance[:16]
     exact = expected_metrics(acceptance, gamma, costs=COSTS)
     drawn = expected_metrics(acceptance, _Always(gamma), costs=COSTS, draws=200)
     assert drawn.metrics.tokens == exact.metrics.tokens

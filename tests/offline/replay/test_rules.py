@@ -50,13 +50,13 @@ def texts_with_p(sampling: str, k: int = VOCAB) -> tuple[list[RecordedText], np.
 
 @pytest.mark.parametrize(("rule", "case", "sampling"), ROWS)
 def test_expected_counts_equal_enumeration(rule: str, case: str, sampling: str) -> None:
-    _require_enumerated(rule, case, sampling, (1, 3))
+    _require_enumerated(rule, case, sampling, (3,))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("rule", "case", "sampling"), ROWS)
 def test_expected_counts_equal_enumeration_for_short_and_long_drafts(rule: str, case: str, sampling: str) -> None:
-    _require_enumerated(rule, case, sampling, (0, 2, 4))
+    _require_enumerated(rule, case, sampling, (0, 1, 2, 4))
 
 
 def _require_enumerated(rule: str, case: str, sampling: str, gammas: Sequence[int]) -> None:
@@ -69,16 +69,15 @@ def _require_enumerated(rule: str, case: str, sampling: str, gammas: Sequence[in
         require_equal(found, expected)
 
 
-@pytest.mark.parametrize("rule", ["block", "rejection"])
-def test_drafts_that_depend_on_the_budget(rule: str) -> None:
+def test_drafts_that_depend_on_the_budget() -> None:
     """A chain that replaces short copies, unless no more are asked for."""
     copier, table = CASES["deterministic"](SAMPLED), CASES["autoregressive"](SAMPLED)
     drafter = CASES["chain"](SAMPLED, min_draft_tokens=2).drafter
     texts, weights = texts_with_p("1")
     acceptance = replayed(target(), texts, SAMPLED, drafter, batch_size=64).acceptance()
     q_of = Replacing(copier.q_of, table.q_of, 3)
-    expected = expected_by_enumeration(target(), SAMPLED, q_of, 3, rule=rule)
-    require_equal(expected_by_replay(acceptance, weights, 3, rule=rule_of(rule)), expected)
+    expected = expected_by_enumeration(target(), SAMPLED, q_of, 3, rule="block")
+    require_equal(expected_by_replay(acceptance, weights, 3, rule=rule_of("block")), expected)
 
 
 def _acceptance(k: int = VOCAB, sampling: str = "1") -> Sequence[TextAcceptance]:
@@ -88,7 +87,7 @@ def _acceptance(k: int = VOCAB, sampling: str = "1") -> Sequence[TextAcceptance]
 
 @pytest.mark.parametrize("rule", ["block", "rejection"])
 def test_controllers_are_replayed_with_the_rule(rule: str) -> None:
-    acceptance = _acceptance()
+    acceptance = _acceptance()[:12]
     exact = expected_metrics(acceptance, 3, rule=rule_of(rule))
     drawn = expected_metrics(acceptance, Gamma(3), rule=rule_of(rule), draws=200)
     assert drawn.drawn is not None
