@@ -14,6 +14,7 @@ from typer.core import TyperCommand, TyperGroup
 from specdec_core._version import installed_version
 from specdec_core.cli.check import check
 from specdec_core.cli.compare import compare
+from specdec_core.cli.diff import diff
 from specdec_core.cli.export import export
 from specdec_core.cli.generate import generate
 from specdec_core.cli.listing import plugins, schema, validate
@@ -138,7 +139,21 @@ def _options(
     """
 
 
-for _command in (compare, record, replay, tune, measure, generate, export, new, check, plugins, validate, schema):
+for _command in (
+    compare,
+    diff,
+    record,
+    replay,
+    tune,
+    measure,
+    generate,
+    export,
+    new,
+    check,
+    plugins,
+    validate,
+    schema,
+):
     app.command(cls=_Command)(_command)
 app.add_typer(train_app, name="train")
 app.add_typer(theory_app, name="theory")
