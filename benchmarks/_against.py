@@ -23,7 +23,7 @@ BASELINE, ASSISTED, LOOKUP = METHODS = ("baseline", "assisted", "lookup")
 
 @dataclass(frozen=True)
 class Work:
-    """What both libraries decode.
+    """The prompts and settings that both libraries decode with.
 
     Attributes:
         batches: Token ids of the prompts that are decoded together.
@@ -156,7 +156,7 @@ class TransformersCell(Cell):
 def transformers_methods(work: Work, assistant: LoadedModel) -> dict[str, dict[str, Any]]:
     """Return the arguments of `generate` for each method it has.
 
-    It refuses batches with an assistant or prompt lookup. Gamma is constant, and there is no confidence threshold.
+    It refuses batches with an assistant or prompt lookup. Gamma is constant, without a confidence threshold.
     """
     if work.batch_size > 1:
         return {BASELINE: {}}

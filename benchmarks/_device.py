@@ -69,7 +69,7 @@ MODES = {"eager": {"compile": False}, "captured": {"compile": True}}
 
 @dataclass(frozen=True)
 class Plan:
-    """What is measured.
+    """The models and settings of a measurement.
 
     Attributes:
         targets: Shapes of targets, inflated from `builtin:target`.

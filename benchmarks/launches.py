@@ -1,4 +1,4 @@
-"""What one step of each drafter costs the host of a GPU: waits, copies, launches and allocations.
+"""The cost of a step of each drafter to the host of a GPU: waits, copies, launches and allocations.
 
 Counts need no GPU: they come from the simulated one of the tests, whose counts are the same on each machine. The
 models are tiny, with two layers; what counts is what happens outside of them.

@@ -169,7 +169,7 @@ def timed_parts(clock: Clock, parts: list[Part]) -> Iterator[None]:
 
 
 class Cell(NamedTuple):
-    """What is varied."""
+    """The settings that are varied."""
 
     temperature: float
     context: int

@@ -139,7 +139,7 @@ def parse() -> argparse.Namespace:
 
 @dataclass(frozen=True)
 class Models:
-    """What is compared.
+    """The models that are compared.
 
     Attributes:
         size: Size of the targets.

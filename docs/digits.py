@@ -37,7 +37,7 @@ MIN_VERIFIED = 30
 
 @dataclass(frozen=True)
 class Recording:
-    """What a run drew at one temperature.
+    """The pictures of a run at one temperature.
 
     Attributes:
         run: Name of the run in the study.
@@ -202,7 +202,7 @@ DRAWINGS: Mapping[str, Callable[[Sequence[Recording], Path], None]] = {
     "digits.svg": draw_pictures,
     "digits-acceptance.svg": draw_acceptance,
 }
-"""What draws each figure of the page, by file name."""
+"""The function that draws each figure of the page, by file name."""
 
 
 def table() -> str:

@@ -53,7 +53,7 @@ def time_limit(seconds: float | None, what: str) -> Iterator[None]:
 
     On the main thread of a POSIX system, a timer signal interrupts Python code and `time.sleep`. Elsewhere, and in
     a call into C that does not return, nothing can be interrupted safely: then a thread says on standard error
-    what is waited for, and where it is. There is no limit under a debugger. A timer that runs already, such as
+    what is waited for, and where it is. A debugger lifts the limit. A timer that runs already, such as
     that of pytest-timeout, stays in force.
 
     Args:

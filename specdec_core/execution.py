@@ -216,7 +216,7 @@ def _verified(p: Distribution[Y], q: Distribution[Y], guessed: Y, random: Random
     if compared * q[guessed] < p.get(guessed, 0.0):
         return guessed, True
     residual = {outcome: max(0.0, weight - q.get(outcome, 0.0)) for outcome, weight in p.items()}
-    # Where p is no larger than q anywhere, but for rounding, there is no residual.
+    # Where p is no larger than q anywhere, but for rounding, the residual is 0.
     return _draw(residual if any(residual.values()) else p, drawn), False
 
 

@@ -1,4 +1,4 @@
-"""A drafter of your own: it changes the number of target forward passes, and not one token."""
+"""Your own drafter: it changes the number of target forward passes, and not one token."""
 
 from collections.abc import Sequence
 from itertools import pairwise

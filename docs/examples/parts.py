@@ -1,4 +1,4 @@
-"""Drafters that use more of the interface: hidden states, nested drafters, state of their own, trees."""
+"""Drafters that use more of the interface: hidden states, nested drafters, state, trees."""
 
 from collections.abc import Sequence
 from itertools import pairwise

@@ -1,4 +1,4 @@
-"""A drafter of your own that remembers earlier requests: later ones take fewer target forward passes."""
+"""Your own drafter that remembers earlier requests: later ones take fewer target forward passes."""
 
 import threading
 from collections.abc import Sequence

@@ -32,11 +32,11 @@ from specdec_core.interface.errors import SpecdecError, exception_text
 from specdec_core.study.report.formats import visible
 
 _UsageError: type[Exception] = typer.BadParameter.__mro__[1]
-"""What typer raises about arguments; it exports no name for it."""
+"""The exception that typer raises about arguments; it exports no name for it."""
 
 
 _ADDRESS = re.compile(r"auto|local|(ray://)?[^\s/\\]+:\d+")
-"""What follows `--ray` if it is an address, and not a path."""
+"""The pattern of an address after `--ray`, as opposed to a path."""
 
 
 @contextmanager

@@ -247,7 +247,7 @@ def constraint_of_each(
 
 
 def require_no_drafts(given: Mapping[str, object]) -> None:
-    """Check that nothing is said about drafts where there is no drafter.
+    """Refuse settings of drafts without a drafter.
 
     Args:
         given: Arguments that have a meaning with a drafter only, by name; None for those that were not given.

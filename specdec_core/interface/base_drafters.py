@@ -193,7 +193,7 @@ def draw_tree(
 
 
 _NO_IDS = (TypeError, ValueError, RuntimeError, OverflowError)
-"""What building a proposal raises where something is not a token id."""
+"""The exceptions of building a proposal where something is not a token id."""
 
 
 def _no_ids(rows: Sequence[Any]) -> object:

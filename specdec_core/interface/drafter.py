@@ -242,7 +242,7 @@ class DraftRequest(Protocol):
         """
 
     def fork(self, budget: Sequence[int]) -> DraftRequest:
-        """Return a request to pass on to another drafter, with a record and a budget of its own.
+        """Return a request to pass on to another drafter, with its own record and budget.
 
         Args:
             budget: The maximum number of tokens of each sequence, at most this request's.

@@ -76,7 +76,7 @@ class StepReport:
             the verified positions: sum_x min(p / l, q) - min(p, q); 0 where l = 1. For greedy decoding, the number
             of accepted tokens that are not the argmax.
         forced: The positions in each sequence's `outcome.committed` of the tokens that a constraint forced, which
-            nobody drafted; empty where there is no constraint.
+            nobody drafted; empty without a constraint.
     """
 
     step: int

@@ -44,7 +44,7 @@ class AcceptanceResult:
 class AcceptanceRule(ABC):
     """Decides which draft tokens are accepted and which token follows.
 
-    A rule is a pure function of its arguments, which it does not modify: no state, no generator of its own. What
+    A rule is a pure function of its arguments, which it does not modify: no state, no random generator. What
     it decides for a sequence depends on that sequence's row alone, and not on anything beyond the row's length.
 
     Args:

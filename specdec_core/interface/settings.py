@@ -82,7 +82,7 @@ class GenerationSettings(Validated):
     num_return_sequences: Annotated[int, Field(ge=1)] = 1
     """With beams: the number of hypotheses that are returned for a prompt, the best first."""
     constraint: Constraint | None = None
-    """What the new text must be: a JSON schema, a regular expression or a grammar. In a study it is a key
+    """A constraint of the new text: a JSON schema, a regular expression or a grammar. In a study it is a key
     next to `generation`."""
 
     @field_validator("constraint")

@@ -10,9 +10,9 @@ from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 from specdec_core.interface.validated import Validated
 
 PluginKind: TypeAlias = Literal["drafter", "gamma", "lenience", "rule", "trainer"]
-"""What a plugin is; `gamma` and `lenience` are controllers, `rule` is an acceptance rule."""
+"""The kind of a plugin; `gamma` and `lenience` are controllers, `rule` is an acceptance rule."""
 ListedKind: TypeAlias = PluginKind | Literal["models"]
-"""What hooks register: plugins, and collections of models."""
+"""The kinds of what hooks register: plugins, and collections of models."""
 LosslessAt: TypeAlias = Literal["always", "greedy", "never"]
 """Where a rule keeps the target's distribution: everywhere, in greedy decoding only, or nowhere."""
 
@@ -84,8 +84,8 @@ class RuleConfig(PluginConfig):
     takes_lenience: ClassVar[bool] = False
     """Whether the rule is defined for lenience l < 1; if not, a run that combines them is refused."""
     replays_from: ClassVar[Literal["token", "all"] | None] = None
-    """What a replay takes where the target samples: p of the `token` that was emitted, or of `all` tokens. None if
-    it cannot be replayed there. In greedy decoding, every rule can be that is lossless there."""
+    """The probabilities that a replay takes where the target samples: p of the `token` that was emitted, or of
+    `all` tokens. None if it cannot be replayed there. In greedy decoding, every lossless rule can be replayed."""
 
     @property
     def lossless_at(self) -> LosslessAt:
@@ -151,7 +151,7 @@ class PluginSpec:
 
     @property
     def summary(self) -> str:
-        """One line for listings: the first line of the docstring of `config`; empty if it has none of its own."""
+        """One line for listings: the first line of the docstring of `config`; empty if it has no docstring."""
         own = None if self.config in CONFIG_BASES.values() else vars(self.config).get("__doc__")
         return inspect.cleandoc(own).partition("\n")[0] if own else ""
 

@@ -29,7 +29,7 @@ def parse_device(device: str) -> torch.device:
         device: `auto` (a GPU if there is one, else the CPU), `cpu`, `cuda` or `cuda:N`.
 
     Raises:
-        ModelError: torch does not know the device, specdec does not, or there is no such GPU.
+        ModelError: torch does not know the device, specdec does not, or this machine does not have the GPU.
     """
     if device == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")

@@ -180,7 +180,7 @@ def _add_layers(model: Any, stack: _Stack, layers: int, width: int | None) -> No
                 weight.zero_()
         blocks.append(layer.eval())
     setattr(model.config, stack.count, length)
-    if parent.config is not model.config:  # T5's stacks have configs of their own
+    if parent.config is not model.config:  # T5's stacks have separate configs
         parent.config.num_hidden_layers = length
 
 

@@ -34,10 +34,10 @@ class Family:
         layer_types: The kinds of attention in its layers: `full_attention`, `sliding_attention` or both.
         window: Length of the sliding window in tokens, or None.
         ragged: Whether one forward pass can hold sequences at different positions. If not, each sequence takes a
-            forward pass of its own whenever their positions differ.
+            separate forward pass whenever their positions differ.
         trees: Whether one forward pass can hold a token tree, in which a token sees its ancestors only.
         trims_logits: Whether its forward accepts `logits_to_keep`.
-        max_positions: Maximum number of tokens in a sequence, or None if there is no limit.
+        max_positions: Maximum number of tokens in a sequence, or None if unlimited.
         rotary_switch: Number of tokens up to which the rotary frequencies are those of short texts, for models
             that have others for longer ones (longrope); else None. A forward pass has one set for all its tokens.
         float_mask: Whether attention takes additive float masks (eager attention) rather than boolean ones.
@@ -114,7 +114,7 @@ class LoadedModel:
 
     @property
     def max_positions(self) -> int | None:
-        """Maximum number of tokens in a sequence that begins short, or None if there is no limit."""
+        """Maximum number of tokens in a sequence that begins short, or None if unlimited."""
         return self.family.rotary_switch or self.family.max_positions
 
     def max_length(self, prompt: int) -> int | None:

@@ -91,7 +91,7 @@ def cli_fields(model: type[BaseModel]) -> list[CliField]:
 
 @dataclass
 class _Annotation:
-    """What an annotation allows, collected while it is walked."""
+    """The values that an annotation allows, collected while it is walked."""
 
     types: list[type] = field(default_factory=list)
     choices: list[Any] = field(default_factory=list)

@@ -108,7 +108,7 @@ def _with_name(spec: PluginSpec, registry: Registry) -> type[PluginConfig]:
         name=(name, described),
         **nested,
     )
-    # The class is made here, so another process reads the settings again, with a class of its own.
+    # The class is made here, so another process reads the settings again, with its own class.
     model.__reduce__ = partialmethod(_reduced, spec.kind)  # type: ignore[method-assign, assignment]
     return cast("type[PluginConfig]", model)
 
@@ -129,7 +129,7 @@ def _checked_by(whose: str) -> Any:
     def check(cls: type[PluginConfig], value: Any, validate: Callable[[Any], PluginConfig]) -> PluginConfig:  # noqa: ARG001
         try:
             config = validate(value)
-            config.model_dump(mode="json")  # as results show it: a plugin may have serializers of its own
+            config.model_dump(mode="json")  # as results show it: a plugin may have its own serializers
         except (KeyboardInterrupt, ValueError, AssertionError, PydanticOmit, PydanticUseDefault):
             raise  # pydantic collects them, except Ctrl-C
         except BaseException as error:  # sys.exit, too

@@ -30,7 +30,7 @@ from specdec_core.interface.files import input_path
 from specdec_core.registry.registry import default_registry
 
 _REFERENCE = re.compile(r"([A-Za-z0-9][\w.-]+):([\w.-]+)")
-"""What may be a reference to a collection that is not installed. One letter and a colon are a drive."""
+"""The pattern of references to collections, installed or not. One letter and a colon are a drive."""
 _SETTINGS = "drafters.json"
 """The file of a collection with settings of drafters for targets."""
 _SETTINGS_FORM = TypeAdapter(dict[str, dict[str, dict[str, Any]]])

@@ -195,7 +195,7 @@ def open_constraints(
             if matchers[text].is_error():
                 raise ConfigError(f"constraint: llguidance cannot use it: {matchers[text].get_error()}")
         row = RowConstraint(matchers[text], begin, fast_forward=constraint.fast_forward)
-        row.end([0] * begin)  # raises if there is no legal text
+        row.end([0] * begin)  # raises if no text is legal
         rows.append(row)
     return Constraints(rows, target.vocab_size)
 

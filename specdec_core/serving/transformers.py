@@ -15,7 +15,7 @@ from specdec_core.decoding.arguments import make_drafter
 from specdec_core.models import LoadedModel, wrap_model
 
 _LOG = logging.getLogger("uvicorn.error")
-"""What uvicorn logs to in general, whatever its name says: `transformers serve` shows it."""
+"""The general logger of uvicorn, in spite of its name: `transformers serve` shows it."""
 
 
 class ServedGenerate:

@@ -159,7 +159,7 @@ def compare(
             Each process loads the target, and all of them are in memory together.
         ray: Address of a Ray cluster whose workers load the models and decode: `auto`, `local`, `HOST:PORT` or
             `ray://HOST:PORT`; or a pool that is open. None for this process. Runs are timed one at a time, on a
-            device of their own; those of a study with `timing: false` decode side by side.
+            separate device; those of a study with `timing: false` decode side by side.
         progress: Whether to show the progress, in a notebook or on standard error; or where to report it.
 
     Raises:

@@ -114,7 +114,7 @@ def _require_known_attributes(cls: type[_Kit]) -> None:
             if near and name not in known and not name.startswith(("_", "test")):
                 raise SpecdecError(
                     f"a kit has no attribute {name}. Did you mean {near[0]!r}? It has {', '.join(known)}. "
-                    "Begin names of your own with an underscore."
+                    "Begin your own names with an underscore."
                 )
 
 

@@ -76,7 +76,7 @@ def mean_acceptance_rate(p: ArrayLike, q: ArrayLike) -> float:
         q: `[..., V]`, the drafter's.
 
     Raises:
-        ValueError: If p or q are not distributions of the same shape, or there is no prefix.
+        ValueError: If p or q are not distributions of the same shape, or the number of prefixes is 0.
 
     References:
         Corollary 3.6, section 3.2.

@@ -30,10 +30,10 @@ from specdec_core.interface.files import check_output, writing_file
 
 
 class PairsConfig(DrafterConfig):
-    """What followed in a text."""
+    """The token that followed another in a text."""
 
     table: Path
-    """What `specdec train pairs` wrote."""
+    """The file that `specdec train pairs` wrote."""
 
 
 # --8<-- [start:table]

@@ -10,7 +10,7 @@ from specdec_core import DeterministicDrafter, DrafterConfig, PluginSpec, hookim
 
 
 class RecentConfig(DrafterConfig):
-    """What followed each token the last time."""
+    """The token that followed each token the last time."""
 
     window: Annotated[int, Field(ge=2)] = 512
     """How many of the last tokens are looked at."""

@@ -94,7 +94,7 @@ class TokenIndex:
 
 
 class Searched(Protocol):
-    """What a session searches: a `TokenIndex`, or what has these two methods of it."""
+    """Text that a session searches: a `TokenIndex`, or an object with these two methods of it."""
 
     def match(self, tokens: Sequence[int], shortest: int) -> tuple[int, NDArray[np.int64]]:
         """Return the length of the longest suffix of `tokens` that is continued here, and where: `[N]`."""

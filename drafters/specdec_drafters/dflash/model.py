@@ -116,7 +116,7 @@ class DFlashHead(DraftVocabularyHead):
         shape: The sizes.
 
     Attributes:
-        positions: Number of positions, or None if there is no limit. What a block has beyond them shares the last.
+        positions: Number of positions, or None if unlimited. What a block has beyond them shares the last.
 
     References:
         Chen et al. 2026 (arXiv 2602.06036); the modules and flags are those of speculators 0.9.

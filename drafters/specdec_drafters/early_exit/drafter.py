@@ -34,8 +34,8 @@ _SAMPLES, _LENGTH = 512, 64
 class EarlyExitDrafter(ModelDrafter):
     """Drafts with the target's first layers, followed by its own final norm and head.
 
-    It needs no second model, and no memory but a KV cache for those layers. q is the distribution of the exit, a
-    model of its own, whatever the target's later layers make of it.
+    It needs no second model, and no memory but a KV cache for those layers. q is the distribution of the exit,
+    whatever the target's later layers make of it.
 
     References:
         LayerSkip (Elhoushi et al. 2024, arXiv 2404.16710); Draft & Verify (Zhang et al. 2023, arXiv 2309.08168).

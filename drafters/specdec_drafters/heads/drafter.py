@@ -69,7 +69,7 @@ class HeadsDrafter(Drafter):
         self._heads = heads.to(self._output.device, self._output.dtype)
 
     def open(self, session: SessionInfo) -> DraftSession:  # noqa: ARG002  (stateless)
-        """Start a batch; there is no state between steps."""
+        """Start a batch; nothing is kept between steps."""
         return _HeadsSession(self)
 
     @torch.inference_mode()

@@ -159,7 +159,7 @@ class SuffixAutomaton(ABC):
         """Return (size, state) of the longest suffix, up to `longest` tokens, that occurred before."""
         # The state of the whole sequence occurs only here; the state it links to also occurs elsewhere.
         state = self._links[self._window] if self._window == self._end else self._window
-        if state == _NONE:  # there is no sequence yet
+        if state == _NONE:  # before the first sequence
             return 0, _ROOT
         return min(self._lengths[state], self._longest), state
 

@@ -48,7 +48,7 @@ def agreement(parts: Iterable[tuple[Tensor, Tensor, Tensor]], temperature: float
         temperature: Temperature of both.
 
     Raises:
-        ValueError: There are no positions.
+        ValueError: The number of positions is 0.
     """
     betas, same, counts = [], [], []
     for p_logits, logits, lengths in parts:

@@ -99,7 +99,7 @@ def without_home(value: object) -> str:
     text = str(value)
     try:
         return f"~/{Path(text).relative_to(Path.home()).as_posix()}"
-    except (ValueError, RuntimeError):  # it is elsewhere, or there is no home folder
+    except (ValueError, RuntimeError):  # it is elsewhere, or the home folder is unknown
         return text
 
 

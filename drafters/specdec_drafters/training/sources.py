@@ -123,7 +123,7 @@ def own_samples(
         They may end earlier.
 
     Raises:
-        ConfigError: There is no prompt and no beginning-of-text token.
+        ConfigError: A prompt and a beginning-of-text token are both missing.
         PromptError: A prompt is empty or outside the target's vocabulary.
     """
     prompts = prompts or [[begin_token(target)]]

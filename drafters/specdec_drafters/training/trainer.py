@@ -22,7 +22,7 @@ from specdec_drafters.training.sources import TrainingData
 
 
 class TargetDistillation(ABC):
-    """What is trained, the frozen target, and the data to compare them on.
+    """The drafter in training, the frozen target, and the data to compare them on.
 
     Args:
         config: Temperature, batch size and seed.

@@ -75,7 +75,7 @@ class TranslatedDrafter(CompositeDrafter):
             start, own_target = outline.start_id, _in_own_tokens(outline, target)
         self.drafter: Drafter = make_nested("drafter", config.drafter, own_target, "translated")
         super().__init__(config, target, [self.drafter])
-        self.max_length = None  # that of the drafter is a number of its own tokens
+        self.max_length = None  # that of the drafter counts its own tokens
         own = self.drafter.target
         if own.tokenizer is None:
             raise ConfigError(

@@ -39,7 +39,7 @@ class Retokenizer:
         return self.target.texts[token] is not None and not (self._decoder and position == 0)
 
     def meaning(self, position: int, token: int) -> tuple[int, ...]:
-        """Return what the drafter reads for a token that is not text: a token of its own, or nothing."""
+        """Return what the drafter reads for a token that is not text: its counterpart, or nothing."""
         own = self.target.prefix
         begins = position == 0 and bool(self.prefix) if self._decoder else own[position : position + 1] == (token,)
         return () if begins or token not in self.special else (self.special[token],)

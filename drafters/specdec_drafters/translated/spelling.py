@@ -100,7 +100,7 @@ def spelling_of(tokenizer: Any, size: int, whose: str) -> Spelling:
         whose: Whose tokenizer it is, for messages.
 
     Raises:
-        ModelError: Its tokens have no text of their own, or none that can be told.
+        ModelError: The text of its tokens is not defined token by token, or unknown.
     """
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is None:

@@ -101,7 +101,7 @@ class StudyOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class TaskOptions:
-    """What a target decodes, and how. An option that was not given is None, and the study's default counts."""
+    """The work of a target, and its settings. An option that was not given is None: the study's default counts."""
 
     target: Annotated[
         str | None, Option("--target", "--model", help=f"{TARGET_HELP}  [default: builtin:target]")
@@ -129,7 +129,7 @@ class TaskOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class TextOptions(TaskOptions):
-    """What a target decodes, and where its texts end."""
+    """The prompts of a target, and the ends of its texts."""
 
     stop: Annotated[list[str] | None, Option(help="End a text at this string; may be repeated.")] = None
     ignore_eos: Annotated[

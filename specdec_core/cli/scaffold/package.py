@@ -33,7 +33,7 @@ _MAX_LISTED = 5
 
 @dataclass(frozen=True)
 class _Shape:
-    """What the shared files say about one kind and style of plugin.
+    """The parts of the shared files that depend on the kind and style of a plugin.
 
     Attributes:
         summary: One line for listings.

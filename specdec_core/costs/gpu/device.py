@@ -1,4 +1,4 @@
-"""What a forecast knows of devices and of the shapes of published models, and the time of a forward pass."""
+"""Devices and shapes of published models, and the time of a forward pass."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ LAUNCHES = 40
 
 @dataclass(frozen=True)
 class Setting:
-    """What a forecast is made for.
+    """The models, device and settings of a forecast.
 
     Attributes:
         device: The device.

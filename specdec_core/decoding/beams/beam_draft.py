@@ -125,7 +125,7 @@ class _BeamGammaSession(GammaSession):
 
 @dataclass
 class DraftSearch:
-    """What the drafter's beam search keeps; makes each step's draft, as `NewTree` does.
+    """The limits of the drafter's beam search; makes each step's draft, as `NewTree` does.
 
     Attributes:
         beams: w, the number of rows of each prompt.

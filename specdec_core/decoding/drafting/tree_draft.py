@@ -144,7 +144,7 @@ class TreeDraft:
             return best[:, index, _index(ranks, scores.device)], index.expand(batch, -1)
         paths = torch.log_softmax(scores, dim=2) + self._path_weights(leaves, scores.device).log()[..., None]
         weights, index = paths.view(batch, -1).topk(min(width, leaves * vocab), dim=1)
-        if index.shape[1] < width:  # there are no more paths than that: repeat the last
+        if index.shape[1] < width:  # these are all paths: repeat the last
             nodes = torch.arange(width, device=index.device).clamp(max=index.shape[1] - 1)
             weights, index = weights[:, nodes], index[:, nodes]
         self._weights = weights.exp()

@@ -84,7 +84,7 @@ OF_THREAD = (
     GlobalSetting("torch's default dtype", torch.get_default_dtype, torch.set_default_dtype),
     GlobalSetting("torch's number of threads", torch.get_num_threads, torch.set_num_threads),
 )
-"""What changes how the thread that decodes computes; quick to read, so restored after each call into a plugin."""
+"""Settings that change how a thread computes; quick to read, so restored after each call into a plugin."""
 OF_PROCESS = (
     GlobalSetting("the working directory", os.getcwd, os.chdir),
     GlobalSetting("signal handlers", _signal_handlers, _set_signal_handlers),

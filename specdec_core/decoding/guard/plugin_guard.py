@@ -102,7 +102,7 @@ class PluginGuard:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What plugins were overruled in, each once."""
+        """The decisions of plugins that were overruled, each once."""
         return tuple(self._notes)
 
     def note(self, text: str) -> None:

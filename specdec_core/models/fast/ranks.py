@@ -89,7 +89,7 @@ class Share:
 
 
 class _Process:
-    """What this process is: nothing yet, rank 0 of several, or one of the others."""
+    """The role of this process: nothing yet, rank 0 of several, or one of the others."""
 
     leader: Leader | None = None
     following: Any = None  # the process group, on the other ranks

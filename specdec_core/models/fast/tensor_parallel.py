@@ -111,7 +111,7 @@ class SharedSession(ModelSession):
 
 
 class Follower:
-    """What a rank other than 0 does on command. Its methods are the commands."""
+    """The work of a rank other than 0 on command. Its methods are the commands."""
 
     def __init__(self) -> None:
         self._models: dict[int, LoadedModel] = {}

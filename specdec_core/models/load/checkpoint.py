@@ -57,7 +57,7 @@ def check_weight_files(model: str, location: str, config: Any, options: Mapping[
 def check_size(model: str, location: str, config: Any, options: Mapping[str, Any]) -> None:
     """Reject a config that names far more weights than the files in its folder can hold, before memory is taken.
 
-    A layer has at least D weights of its own and the embedding V x D, of at least 4 bits each.
+    A layer has at least D weights and the embedding V x D, of at least 4 bits each.
 
     Args:
         model: The model as the user named it.

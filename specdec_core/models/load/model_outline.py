@@ -22,7 +22,7 @@ class ModelOutline:
         vocab_size: V.
         eos_ids: End-of-sequence token ids.
         start_id: The decoder's first token for encoder-decoder models, else None.
-        max_positions: The most tokens of a sequence, or None if there is no limit.
+        max_positions: The most tokens of a sequence, or None if unlimited.
         config: Its configuration, of transformers.
     """
 

@@ -34,7 +34,7 @@ _TOLERANCE = {torch.float32: 2e-3, torch.float64: 1e-6}
 _HALF_TOLERANCE = 0.06
 
 _FAILURES = (RuntimeError, ValueError, TypeError, IndexError, AttributeError, KeyError, AssertionError)
-"""What the code of an unknown family may raise where it does not take what it is given."""
+"""The exceptions of an unknown family's code where it does not take its arguments."""
 
 
 def probe_model(loaded: LoadedModel) -> LoadedModel:

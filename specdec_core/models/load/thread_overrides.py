@@ -19,7 +19,7 @@ _installing = threading.Lock()
 class Overridable:
     """A method of a module, which the current thread may have overridden.
 
-    It stays in the module, where it calls the method it replaced. A copy of the module gets one of its own.
+    It stays in the module, where it calls the method it replaced. A copy of the module gets its own.
 
     Args:
         method: The bound method.

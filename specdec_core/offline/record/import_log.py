@@ -32,7 +32,7 @@ from specdec_core.study.run.folder import exclusive_lock
 from specdec_core.study.run.provenance import library_versions
 
 Logprobs: TypeAlias = Literal["raw", "processed"]
-"""What logged log-probabilities are: those of the model's own distribution, or after the sampling settings."""
+"""The kind of logged log-probabilities: those of the model's own distribution, or after the sampling settings."""
 _SHARD = 256
 """Texts of a shard."""
 _SPACE = "\u2581"

@@ -116,7 +116,7 @@ def _header(parts: Sequence[Part], target: LoadedModel, options: RecordOptions) 
         ModelError: Hidden states are asked for, and the target has no output embedding.
     """
     if options.hidden and target.features is None:
-        raise ModelError(f"{target.name} has no output embedding, so there are no hidden states to record.")
+        raise ModelError(f"{target.name} has no output embedding, so its hidden states cannot be recorded.")
     switched = any(long for part in parts for long in part.begins_long)
     return RecordHeader(
         target=parts[0].task.target,

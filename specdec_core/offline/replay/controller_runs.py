@@ -71,7 +71,7 @@ def draw_runs(
     """Run a controller over each text, a number of times; see `expected_metrics`.
 
     Raises:
-        ConfigError: There are no draws, the controller asks for trees, or the rule takes more of p than is known.
+        ConfigError: The draws are empty, the controller asks for trees, or the rule takes more of p than is known.
         PluginError: It fails.
     """
     if draws < 1:

@@ -31,7 +31,7 @@ from specdec_core.registry.nesting import Keys
 
 
 class Preparation:
-    """Loads drafters for the target of a record, and the target itself where there is no other way.
+    """Loads drafters for the target of a record, and the target itself where a drafter needs it.
 
     Args:
         record: The record.

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Replayed:
-    """What a run over recorded texts would count, one text at a time, in expectation given the texts.
+    """Counts of a run over recorded texts, one text at a time, in expectation given the texts.
 
     Attributes:
         metrics: Expected counts, which are not whole numbers, and expected times if costs were given. The time of

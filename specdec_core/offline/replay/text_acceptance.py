@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class TextAcceptance:
-    """What the acceptance of a drafter along a recorded text of L tokens depends on, for drafts of up to K tokens.
+    """Probabilities that decide on the acceptance along a recorded text of L tokens, for drafts of up to K tokens.
 
     Attributes:
         ratio: `[L, K]` float64. `ratio[i, j]` is q(y) / p(y) of the text's token y at position i + j, where q is

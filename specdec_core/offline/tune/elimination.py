@@ -121,7 +121,7 @@ def fieller_interval(numerators: Totals, denominators: Totals, error: float = 0.
             confidence interval.
 
     Raises:
-        ValueError: There are no clusters.
+        ValueError: `numerators` is empty.
     """
     count = len(numerators)
     if not count:

@@ -130,7 +130,7 @@ def race(
         progress: Where progress is reported.
 
     Raises:
-        ConfigError: No candidate can be replayed, or there are no texts.
+        ConfigError: No candidate can be replayed, or texts are missing.
     """
     order = sorted(set(prompts))
     if not order:

@@ -1,4 +1,4 @@
-"""The prompt of a row: keys of our own, Spec-Bench's, named columns, or a template."""
+"""The prompt of a row: specdec's keys, Spec-Bench's, named columns, or a template."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from specdec_core.study.config.prompt_rows import Row, kind_of
 
 @dataclass(frozen=True)
 class Columns:
-    """What to read of each row. With neither, rows have keys of our own, or those of Spec-Bench's questions.
+    """The columns to read of each row. With neither, rows have specdec's keys, or those of Spec-Bench's questions.
 
     Attributes:
         names: Columns by what they hold: `prompt`, `messages`, `reference`, `id` or `source`.
@@ -24,7 +24,7 @@ class Columns:
     template: str | None = None
 
     def pick(self, row: Row) -> Mapping[str, Any]:
-        """Return a row's values under keys of our own.
+        """Return a row's values under specdec's keys.
 
         Raises:
             PromptError: The row lacks a column, or its prompt is not a text.
@@ -110,7 +110,7 @@ _SPEC_BENCH = {"id": "question_id", "source": "category"}
 
 
 def _own_keys(row: Row) -> Mapping[str, Any]:
-    """Return a row with keys of our own as it is, and the first turn of a question of Spec-Bench or MT-Bench.
+    """Return a row with specdec's keys as it is, and the first turn of a question of Spec-Bench or MT-Bench.
 
     Later turns follow the model's own answers, and references are those of all turns.
     """

@@ -248,7 +248,7 @@ class TaskConfig(_Part):
     generation: _Generation | None = None
     """Generation settings that differ from those of the study; the others are inherited."""
     constraint: Constraint | None = None
-    """What the new texts of this task must be; by default as in the study, and null for anything."""
+    """A constraint of the new texts of this task; by default that of the study, and null for none."""
     grid: _Grid = Field(default_factory=dict)
     """Settings to vary: dotted keys of this task with lists of values. Every combination becomes a task."""
 
@@ -292,7 +292,7 @@ class StudyConfig(_Part):
     generation: _Generation = GenerationSettings()
     """Length limits and the seed."""
     constraint: Constraint | None = None
-    """What the new texts must be: a JSON schema, a regular expression or a grammar. Needs llguidance."""
+    """A constraint of the new texts: a JSON schema, a regular expression or a grammar. Needs llguidance."""
     batch_size: Annotated[int, Field(ge=1)] = 1
     """Number of prompts to decode together."""
     auto_find_batch_size: bool = False

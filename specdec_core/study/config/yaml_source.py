@@ -239,7 +239,7 @@ class _Reader:
                 where = self._document.where(path)
                 raise ConfigError(f"{where}: the key {_shown(key)} is not a string; quote it if it is a name.")
             here = (*path, str(key))
-            # Keys from a merge (<<) have no location of their own.
+            # Keys from a merge (<<) have no location.
             mark = marks.get(key)
             if mark is not None:
                 self._document.keys[here] = (mark[0] + 1, mark[1] + 1)

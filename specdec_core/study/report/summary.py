@@ -199,7 +199,7 @@ def _summary(result: StudyResult, run: Run, measured: _TaskMetrics) -> RunSummar
     references = [prompt.references for prompt in task.prompts]
     # The baseline does not differ from itself, and greedy outputs are compared exactly: there is nothing to test.
     untested = run.drafter is None or task.sampling.greedy
-    # No run of a replay has outputs of its own.
+    # No run of a replay has outputs.
     quality = None if replayed else assess_repeats(outputs, others, references, greedy=untested)
     return RunSummary(
         task=task.name,

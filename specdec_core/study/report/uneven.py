@@ -53,6 +53,6 @@ def _counts(repeat: Repeat) -> tuple[int, ...]:
 
 
 def _nests_gamma(config: PluginConfig) -> bool:
-    """Return whether a drafter holds a gamma controller of its own, which may vary."""
+    """Return whether a drafter holds its own gamma controller, which may vary."""
     nested = list(nested_settings(config))
     return any(one.marker.kind == "gamma" or _nests_gamma(one.config) for one in nested)

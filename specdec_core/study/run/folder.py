@@ -38,7 +38,7 @@ def when_stopped(message: Callable[[], str]) -> Iterator[None]:
         message: Returns what is stored, and how to go on.
 
     Raises:
-        KeyboardInterrupt: The one that was raised, of its own kind, which says what stopped it.
+        KeyboardInterrupt: The one that was raised, of the class that tells what stopped it.
     """
     try:
         yield

@@ -221,7 +221,7 @@ class _Runs:
         except PromptError as error:
             raise PromptError("\n".join(map(task.with_task, str(error).splitlines()))) from error
         size = self._study.config.batch_size
-        first = len(task.prompts) if warmup else 0  # seeds of their own
+        first = len(task.prompts) if warmup else 0  # other seeds
         for start in range(0, len(prompts), size):
             batch = prompts[start : start + size]
             yield batch, [row_seed(task.generation.seed, first + start + n) for n in range(len(batch))]

@@ -18,7 +18,7 @@ BOTH: tuple[PluginKind, ...] = ("gamma", "lenience")
 STEPS = 150
 """Length of a long run."""
 VALID = ("form", "no exception")
-"""What is required where answers out of range are tolerated; see `SimulatedBatch`."""
+"""The requirement where answers out of range are tolerated; see `SimulatedBatch`."""
 
 
 def long_scenarios(subject: ControllerSubject) -> Iterator[Scenario]:
@@ -259,7 +259,7 @@ def global_state_unchanged(subject: ControllerSubject) -> None:
             "built controllers, and ran simulated batches with them",
             f"changed: {', '.join(changed)}",
             "no change",
-            "For random numbers use a generator of your own, with a seed from the settings.",
+            "For random numbers use your own generator, with a seed from the settings.",
         )
 
 

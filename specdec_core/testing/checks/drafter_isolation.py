@@ -224,7 +224,7 @@ def _require_ended(before: set[threading.Thread], did: str) -> None:
 def _require_globals(before: Mapping[str, Any], did: str) -> None:
     names = changed_globals(before)
     if names:
-        hint = "Restore settings. Sample with `request.sample`, or with a random generator of your own."
+        hint = "Restore settings. Sample with `request.sample`, or with your own random generator."
         raise CheckFailure(did, f"changed: {', '.join(names)}", "no change", hint)
 
 

@@ -85,7 +85,7 @@ def reset_forgets(subject: DrafterSubject) -> None:
 
 @check("snapshot-kept", kind="drafter", skip_if=no_memory)
 def snapshot_kept(subject: DrafterSubject) -> None:
-    """What an open session drafts does not change when other sessions are closed, or the drafter is reset."""
+    """The drafts of an open session do not change when other sessions are closed, or the drafter is reset."""
     for target in subject.targets:
         drafter = subject.fresh(target)
         undisturbed, disturbed = (SessionDriver(target, drafter, *_row(target), seed=subject.seed) for _ in "ab")

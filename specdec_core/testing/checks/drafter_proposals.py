@@ -286,7 +286,7 @@ def _require_sampled_from_q(subject: DrafterSubject, target: TinyTarget, name: s
 
 
 def _collect(driver: SessionDriver, groups: Sequence[_Groups], prefix: int) -> None:
-    """Draft in the second step (in the first there are no hidden states yet), and group the tokens.
+    """Draft in the second step (the first is without hidden states), and group the tokens.
 
     Args:
         driver: The session.

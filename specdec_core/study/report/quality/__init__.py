@@ -162,7 +162,7 @@ def assess_repeats(
         greedy: As for `assess`.
 
     Returns:
-        The quality; None if there is no repeat of both.
+        The quality; None unless both have a repeat.
     """
     both = [number for number in outputs if number in baseline]
     if not both:

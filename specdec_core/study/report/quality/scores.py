@@ -71,7 +71,7 @@ def score(outputs: Sequence[str], references: Sequence[Sequence[str]]) -> Scores
         references: One or more texts for each prompt.
 
     Raises:
-        ValueError: If there are no outputs, not as many references, or a prompt without a reference.
+        ValueError: If outputs are empty, not as many references, or a prompt without a reference.
     """
     counted = count(outputs, references)
     return Scores(
@@ -102,7 +102,7 @@ def _count(outputs: tuple[str, ...], references: tuple[tuple[str, ...], ...]) ->
     streams = list(zip_longest(*references))  # first references of all prompts, second ones, ... padded with None
     # `force` silences the warning about texts that look tokenized.
     for name, metric, value in (("bleu", BLEU(force=True), _bleu), ("chrf", CHRF(), _chrf)):
-        # sacrebleu's own significance tests use it; there is no public equivalent.
+        # sacrebleu's own significance tests use it; nothing public does the same.
         rows = metric._extract_corpus_statistics(outputs, streams)
         counted[name] = Statistics(np.array(rows, dtype=np.float64), value, str(metric.get_signature()))
     kinds = METRICS[2:]
