@@ -11,7 +11,7 @@ from specdec_core.testing.check_runner import run_check
 
 
 class Result(NamedTuple):
-    """What pytest would report for a check."""
+    """The report of pytest for a check."""
 
     check: Check
     outcome: str

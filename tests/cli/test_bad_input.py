@@ -1,4 +1,4 @@
-"""What users get wrong with drafters and their training: a message that helps, exit code 2, no file left."""
+"""Users' mistakes with drafters and their training: a message that helps, exit code 2, no file left."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""What a newcomer gets wrong in the first hour: each message says what was given and what to write instead."""
+"""A newcomer's mistakes in the first hour: each message says what was given and what to write instead."""
 
 import subprocess
 import sys

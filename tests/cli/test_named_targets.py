@@ -27,7 +27,7 @@ def recorded(model_folder, tmp_path_factory):
 
 @pytest.fixture
 def hub(monkeypatch):
-    """What is asked of the hub."""
+    """The requests to the hub."""
     asked = []
 
     def hub_options(model):

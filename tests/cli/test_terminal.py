@@ -1,4 +1,4 @@
-"""What every command prints on terminals of all kinds: narrow, without Unicode, closed early, attacked."""
+"""Output of every command on terminals of all kinds: narrow, without Unicode, closed early, attacked."""
 
 import io
 import json

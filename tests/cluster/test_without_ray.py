@@ -1,4 +1,4 @@
-"""What `--ray`, pools and shared models do where Ray and torchrun are absent. These tests need neither."""
+"""`--ray`, pools and shared models without Ray and torchrun. These tests need neither."""
 
 from __future__ import annotations
 

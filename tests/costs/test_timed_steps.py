@@ -1,4 +1,4 @@
-"""What is made of the times that steps report."""
+"""Costs from the times that steps report."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What users pass to a decoder: plugins by name, settings as keywords, one prompt or several."""
+"""Arguments of a decoder: plugins by name, settings as keywords, one prompt or several."""
 
 from __future__ import annotations
 

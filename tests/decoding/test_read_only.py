@@ -1,4 +1,4 @@
-"""What plugins are given is the core's own state: a mistake cannot change it, and so not the text."""
+"""Plugins are given the core's own state: a mistake cannot change it, and so not the text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What one step costs the host of a GPU: waits, copies and launches, counted on the simulated one."""
+"""Costs of a step to the host of a GPU: waits, copies and launches, counted on the simulated one."""
 
 from __future__ import annotations
 

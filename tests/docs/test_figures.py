@@ -1,4 +1,4 @@
-"""What the build of the site draws: figures, Table 1, and traces in colour."""
+"""Drawings of the site: figures, Table 1, and traces in colour."""
 
 from __future__ import annotations
 

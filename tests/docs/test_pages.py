@@ -1,4 +1,4 @@
-"""What pages link to, quote and generate agrees with the code."""
+"""Links, quotes and generated parts of pages agree with the code."""
 
 from __future__ import annotations
 

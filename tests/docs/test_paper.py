@@ -1,4 +1,4 @@
-"""What the page on the paper's tables states is what its recorded results show."""
+"""The page on the paper's tables states what its recorded results show."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the n-gram tests share: reference models, and reading ARPA files and levels in the plainest way."""
+"""Tools of the n-gram tests: reference models, and reading ARPA files and levels in the plainest way."""
 
 from __future__ import annotations
 

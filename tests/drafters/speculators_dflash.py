@@ -1,4 +1,4 @@
-"""What the speculators package itself computes with a DFlash head. It runs in an environment that has the package.
+"""Results of the speculators package with a DFlash head. It runs in an environment that has the package.
 
     python speculators_dflash.py make FOLDER        write the checkpoints of tests/drafters/data/dflash
     python speculators_dflash.py run HEAD OUTPUT    write the logits of a head, given its `inputs.safetensors`

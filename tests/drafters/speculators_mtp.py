@@ -1,4 +1,4 @@
-"""What the speculators package itself computes with an MTP layer. It runs in an environment that has the package.
+"""Results of the speculators package with an MTP layer. It runs in an environment that has the package.
 
     python speculators_mtp.py make FOLDER        write the checkpoints of tests/drafters/data/mtp
     python speculators_mtp.py run HEAD OUTPUT    write the logits of a layer, given its `inputs.safetensors`

@@ -1,4 +1,4 @@
-"""The speculators package, run in an environment of its own, and the heads that are compared with it."""
+"""The speculators package, run in a separate environment, and the heads that are compared with it."""
 
 from __future__ import annotations
 

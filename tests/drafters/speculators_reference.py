@@ -1,4 +1,4 @@
-"""What the speculators package itself computes with a draft head. It runs in an environment that has the package.
+"""Results of the speculators package with a draft head. It runs in an environment that has the package.
 
     python speculators_reference.py make FOLDER        write the checkpoints of tests/drafters/data/eagle3
     python speculators_reference.py run HEAD OUTPUT    write the logits of a head, given its `inputs.safetensors`

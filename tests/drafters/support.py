@@ -1,4 +1,4 @@
-"""What the drafter tests share: a sampler that needs no decoder, one step of a decoder, and random heads."""
+"""Tools of the drafter tests: a sampler that needs no decoder, one step of a decoder, and random heads."""
 
 from __future__ import annotations
 

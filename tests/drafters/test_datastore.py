@@ -1,4 +1,4 @@
-"""What the datastore drafter reads and drafts; the search itself is tested in `test_retrieval.py`."""
+"""Reading and drafting of the datastore drafter; the search itself is tested in `test_retrieval.py`."""
 
 from __future__ import annotations
 

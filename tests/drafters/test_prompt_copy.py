@@ -1,4 +1,4 @@
-"""What the prompt-copy drafter copies; the search itself is tested in `test_suffix_automaton.py`."""
+"""Drafts of the prompt-copy drafter; the search itself is tested in `test_suffix_automaton.py`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `suffix` and `datastore` find, against searches that try every position, and what they draft."""
+"""Matches of `suffix` and `datastore`, against searches that try every position, and their drafts."""
 
 from __future__ import annotations
 

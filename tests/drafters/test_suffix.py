@@ -1,4 +1,4 @@
-"""What the suffix drafter drafts, and what it keeps; the search itself is tested in `test_retrieval.py`."""
+"""Drafts and memory of the suffix drafter; the search itself is tested in `test_retrieval.py`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the drafter `translated` takes, and what it refuses."""
+"""Settings that the drafter `translated` takes, and those that it refuses."""
 
 from __future__ import annotations
 

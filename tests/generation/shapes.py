@@ -1,4 +1,4 @@
-"""What transformers' generation tests ask of a model, asked of plain `generate` and of ours.
+"""Requirements of transformers' generation tests, for plain `generate` and for ours.
 
 Each shape calls `Case.plain` and `Case.ours`, and raises an AssertionError where they differ.
 """

@@ -1,4 +1,4 @@
-"""What follows from a measurement."""
+"""The forecast from a measurement."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is printed of a measurement."""
+"""The printed table of a measurement."""
 
 from __future__ import annotations
 

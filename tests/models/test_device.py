@@ -1,4 +1,4 @@
-"""What is fetched from a device, and how devices are named in results."""
+"""Transfers from a device, and how devices are named in results."""
 
 from __future__ import annotations
 

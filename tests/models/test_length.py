@@ -1,4 +1,4 @@
-"""What a model does only to long texts: windows, and rotary frequencies that change with length."""
+"""Models that treat long texts differently: windows, and rotary frequencies that change with length."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `load_model` and a study's target take from `from_pretrained`: what works, and why the rest is refused."""
+"""Settings of `from_pretrained` in `load_model` and a study's target: what works, and why the rest is refused."""
 
 import json
 import shutil

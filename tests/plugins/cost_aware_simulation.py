@@ -80,7 +80,7 @@ class Text:
 
 @dataclass(frozen=True)
 class Machine:
-    """What things take, in seconds.
+    """Times of the parts of a step, in seconds.
 
     Attributes:
         verify: T(k), k = 0, 1, ...; continued with the last slope.

@@ -1,4 +1,4 @@
-"""What a lenience controller does to the texts of a small model, worked out exactly.
+"""The effect of a lenience controller on the texts of a small model, computed exactly.
 
 Written apart from the decoding loop: every draft, every verdict and every end of a row is written out with its
 probability, and the controller's own session is told of each as a batch of one.

@@ -1,4 +1,4 @@
-"""What the two plugin packages announce is light, complete and importable."""
+"""The specs of the two plugin packages are light, complete and importable."""
 
 from __future__ import annotations
 

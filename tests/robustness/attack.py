@@ -1,4 +1,4 @@
-"""What an attack is, and how a case of it is tried and judged."""
+"""An attack, and how a case of it is tried and judged."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Attack:
 
 @dataclass(frozen=True)
 class Result:
-    """What became of a case.
+    """The result of a case.
 
     Attributes:
         number: Its number; with the seed and the name of the attack it says what was drawn.

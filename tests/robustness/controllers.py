@@ -112,7 +112,7 @@ WRONG: dict[str, dict[str, Callable[[], Any]]] = {
         "complex": lambda: [0.5j] * BATCH,
     },
 }
-"""What a controller may answer wrongly."""
+"""Wrong answers of a controller."""
 
 
 def controllers(random: Random, _: Path) -> Iterator[str]:

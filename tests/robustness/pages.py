@@ -93,7 +93,7 @@ _HOLDERS = (
     *("study", "task", "name", "id", "prompt", "reference", "source", "role", "content", "output", "plugin"),
     *("message", "where", "diagnosis", "note", "drafter", "device", "distribution", "version", "error"),
 )
-"""What of a report may hold the text."""
+"""Parts of a report that may hold the text."""
 
 
 def _generation(text: str, _: str) -> str:

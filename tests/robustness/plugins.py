@@ -94,7 +94,7 @@ ANSWERS: tuple[Callable[[], Any], ...] = (
 
 
 class Script:
-    """What a plugin does wrong: once, at one method."""
+    """A fault of a plugin: once, at one method."""
 
     def __init__(self, point: str, call: int, act: Callable[[Any], Any] | None) -> None:
         self.point, self.call, self.act = point, call, act

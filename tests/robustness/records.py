@@ -32,7 +32,7 @@ from tests.robustness.folders import model
 from tests.study.toy_study import Recorder
 
 _INTERNAL = re.compile(r"\b(?!Config|Model|Plugin|Prompt)[A-Z][A-Za-z]*Error\b|Traceback")
-"""What a message of ours does not hold."""
+"""Texts that our messages never hold."""
 _KINDS = (
     *(torch.bool, torch.int8, torch.int64, torch.float64, torch.float16, torch.bfloat16, torch.complex64),
     torch.float8_e4m3fn,
@@ -295,4 +295,4 @@ _ACTS: tuple[tuple[Callable[[Random, Path], str], bool], ...] = (
     *((one, True) for one in (_value, _layout, _contradiction, _metadata, _nested, _file)),
     *((one, False) for one in (_header, _plausible, _plausible, _target, _bytes)),
 )
-"""What is done, and whether the record must then be refused."""
+"""The change, and whether the record must then be refused."""

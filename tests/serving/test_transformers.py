@@ -1,4 +1,4 @@
-"""What `specdec export --to transformers` writes decodes behind `model.generate`."""
+"""The files of `specdec export --to transformers` decode behind `model.generate`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a custom proposer sees of vLLM 0.33.0: its input batch, bookkeeping and calls, with scripted scheduling.
+"""vLLM 0.33.0 as a custom proposer sees it: input batch, bookkeeping and calls, with scripted scheduling.
 
 After `vllm/v1/worker/gpu_input_batch.py` (`add_request`, `remove_request`, `condense`, `swap_states`) and
 `gpu_model_runner.py` (`_update_states`, `_bookkeeping_sync`, `propose_draft_token_ids`). The target is a script:
@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 JUNK = 987_654_321
-"""What rows hold where nothing has been written: no proposer may look there."""
+"""Filler of rows where nothing has been written: no proposer may look there."""
 
 
 def vllm_config(vocab: int, gamma: int, max_model_len: int = 512, tokenizer: str | None = None) -> Any:

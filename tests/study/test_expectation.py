@@ -1,4 +1,4 @@
-"""What a run should have gained, on numbers that were made up so that the answer is known."""
+"""The expected gain of a run, on numbers that were made up so that the answer is known."""
 
 from dataclasses import replace
 

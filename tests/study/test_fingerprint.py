@@ -1,4 +1,4 @@
-"""What settings name is known again by what stands in it."""
+"""Files that settings name are identified by their contents."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is finished is on disk, whatever stops a study."""
+"""Finished repeats are on disk, whatever stops a study."""
 
 import errno
 import json

@@ -1,4 +1,4 @@
-"""What a study may say, and what is said when it says something else."""
+"""Loading of studies, and the messages for those that are refused."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""What a study's prompts may be, what is said of those that cannot be, and how a chat becomes token ids."""
+"""Prompts of a study, messages for those that are refused, and how a chat becomes token ids."""
 
 import json
 import re

@@ -38,7 +38,7 @@ WORDS = ["der", "die", "Größe", "Übersicht", "Datei", "öffnen", "nicht", "Fe
 
 @dataclass(frozen=True)
 class Written:
-    """What a run keeps of an output."""
+    """The parts of an output that a run keeps."""
 
     tokens: tuple[int, ...]
     text: str
@@ -194,7 +194,7 @@ def test_agreement_is_of_tokens_and_says_where_it_ends():
 
 
 def counted(seed, prompts, share, other=None):
-    """What is counted in outputs of two systems that get a share of the words wrong."""
+    """The counts of outputs of two systems that get a share of the words wrong."""
     outputs, wanted = corpus(seed, prompts, share=share)
     chance = random.Random(seed + 1000)
     others = [worse(chance, texts[0], share if other is None else other) for texts in wanted]

@@ -65,7 +65,7 @@ OF_EVERY_DRAFTER = {
     *("trees-respected", "many-rows", "full-capacity", "draft-sampled-from-q", "early-stop"),
     *("rows-independent", "drafter-unchanged", "target-unchanged"),
 }
-"""What depends on a drafter's own code and matters most: by default, for one drafter of each plugin.
+"""The checks that depend most on a drafter's own code: by default, for one drafter of each plugin.
 
 `tests/offline/replay/test_builtin.py` compares a replay with live decoding for every drafter.
 """
@@ -75,7 +75,7 @@ OF_EXACTNESS = {
     *("many-steps", "rollback", "draft-sampled-from-q", "greedy-equals-baseline", "lossless", "lossless-trees"),
     *("inside-hierarchy", "replay-equals-live"),
 }
-"""What proves that the text is the target's: with every variant and on either target."""
+"""The checks that prove that the text is the target's: with every variant and on either target."""
 CHECKS = {check.name: check for check in checks_for("drafter")}
 SLOW = {name for name, check in CHECKS.items() if check.slow}
 

@@ -1,4 +1,4 @@
-"""What the page of the kit says is true."""
+"""The statements of the kit's page are true."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the author of a plugin reads: one message for one mistake, which names his function and what to return."""
+"""Messages for plugin authors: one for each mistake, which names the function and what to return."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is trained on: the target's own words, texts, and pairs for encoders."""
+"""Sources of training: the target's own words, texts, and pairs for encoders."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is recorded is what the live baseline says, with the probability that each token was drawn with."""
+"""A record holds the texts of the live baseline, with the probability that each token was drawn with."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the tests of tuning share: a study of toys, made-up times of steps, and progress that is kept."""
+"""Tools of the tests of tuning: a study of toys, made-up times of steps, and progress that is kept."""
 
 from __future__ import annotations
 
