@@ -54,7 +54,7 @@ def validate(
 
     Returns:
         A copy of the proposal, cut to its longest draft, with ids that no embedding crashes on, and `[B]` int64,
-        one of the codes above per sequence; None if nothing can be wrong.
+        one of the codes above per sequence; None if nothing is wrong, as far as the CPU can tell, or can be.
 
     Raises:
         PluginError: It is not a proposal, exceeds the budget, or its parts do not fit together.
