@@ -69,8 +69,8 @@ def gpu(
 
     ```
     specdec theory gpu --target llama-3-8b --drafter llama-3-1b --device h100
-    specdec theory gpu --target llama-3-70b --drafter llama-3-8b --gpus 4 --batch 16
-    specdec theory gpu --target t5-11b --drafter t5-small --device a100 --execution fused
+    specdec theory gpu --target llama-3-70b --drafter llama-3-8b --gpus 4
+    specdec theory gpu --target t5-11b --drafter t5-small --execution fused
     specdec theory gpu --list
     ```
     """
