@@ -41,10 +41,9 @@ OTHERS = [
 
 
 def names_and_shapes():
-    """Return every pair of a name that a shape imports and a shape; each of `OTHERS` meets two shapes."""
+    """Return every pair of a name that a shape imports and a shape; each of `OTHERS` meets one shape."""
     pairs = [(name, shape) for name in IMPORTED for shape in SHAPES]
-    for number, name in enumerate(OTHERS):
-        pairs += [(name, shape) for index, shape in enumerate(SHAPES) if (number - index) % 3 == 0]
+    pairs += [(name, [*SHAPES][number % len(SHAPES)]) for number, name in enumerate(OTHERS)]
     return pairs
 
 

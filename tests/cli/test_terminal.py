@@ -241,19 +241,19 @@ def specdec_process(*arguments, **options):
     )
 
 
-@pytest.mark.parametrize("environment", [{"PYTHONIOENCODING": "ascii"}, {"LC_ALL": "C", "PYTHONUTF8": "0"}])
-def test_a_terminal_without_unicode_does_not_crash(environment):
+def test_a_terminal_without_unicode_does_not_crash():
+    environment = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONIOENCODING": "ascii"}
     process = specdec_process("theory", "speed", "--alpha", "0.5", "--c", "0.1", COLUMNS="80", **environment)
     out, err = process.communicate(timeout=60)
     assert (process.returncode, err) == (0, b"")
     assert b"the optimal gamma is 2, for " in out
 
 
-@pytest.mark.parametrize(("stream", "code"), [(">&-", 0), ("2>&-", 0), (">&- 2>&-", 0), ("<&-", 0)])
-def test_what_the_shell_has_closed(stream, code):
+@pytest.mark.parametrize("stream", [">&- 2>&-", "<&-"])
+def test_what_the_shell_has_closed(stream):
     command = f"'{sys.executable}' -c 'from specdec_core.cli.main import main; main()' plugins {stream}"
     result = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60, check=False)
-    assert (result.returncode, result.stderr) == (code, "")
+    assert (result.returncode, result.stderr) == (0, "")
 
 
 def test_an_error_that_cannot_be_shown_keeps_its_exit_code():
@@ -272,7 +272,7 @@ def test_warnings_are_messages(capsys, monkeypatch):
     assert capsys.readouterr().err == f"warning: plugin {SHOWN}\n"
 
 
-@pytest.mark.parametrize("arguments", [("plugins",), ("schema",), ("--help",)])
+@pytest.mark.parametrize("arguments", [("schema",), ("--help",)])
 def test_a_reader_that_leaves_early_gets_no_traceback(arguments):
     process = specdec_process(*arguments)
     process.stdout.close()

@@ -344,6 +344,8 @@ def test_a_gpu_is_forecast_for_each_batch_context_and_rate(theory):
         "0.6,0.8",
         "--batch",
         "1,4",
+        "--max-gamma",
+        "2",
     )
     shown = theory(*arguments)
     assert shown.exit_code == 0

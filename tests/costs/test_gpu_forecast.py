@@ -105,7 +105,7 @@ def test_without_cost_of_drafting_and_overhead_the_forecast_is_theorem_3_8() -> 
     assert found.costs.c == pytest.approx(0.1)
     # T(4) is little more than T(0), and nothing else differs.
     assert found.improvement == pytest.approx(walltime_improvement(0.8, 4, 0.1), rel=0.01)
-    assert gpu_forecast(target, 0.9, setting, 0.3).gamma == 0
+    assert gpu_forecast(target, 0.9, setting, 0.3, max_gamma=4).gamma == 0
     costs = forecast_costs(target, 0.1, setting, 4)
     assert list(costs.verify) == sorted(costs.verify)
     assert found.memory_gb == pytest.approx(16.1, abs=0.3)

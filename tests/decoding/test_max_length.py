@@ -65,7 +65,7 @@ def test_output_is_the_targets_beside_a_row_beyond_the_limit(target, setting):
     drafter = Short(VOCAB)
     decoder = Decoder(target, drafter, gamma=Gamma(3), sampling=sampling, strict=True)
     seen = Counter(), Counter()
-    for seed in range(2 if sampling.greedy else 8):
+    for seed in range(1 if sampling.greedy else 4):
         result = decoder.generate([PROMPT, LONG] * 200, GenerationSettings(max_new_tokens=LENGTH, seed=seed))
         for index, row in enumerate(result.sequences):
             seen[index % 2][row.tokens] += 1

@@ -15,6 +15,7 @@ from specdec_drafters.prompt_copy.config import PromptCopyConfig
 from specdec_drafters.prompt_copy.drafter import PromptCopyDrafter
 from specdec_plugins.gamma.confidence import ConfidenceGamma, ConfidenceGammaConfig, LearnedThreshold
 from tests.lossless import VOCAB, small_target
+from tests.pairwise import pairwise
 from tests.plugins.gamma_simulation import batch_info, decode, report
 from tests.toys import TableDrafter
 
@@ -57,9 +58,7 @@ ACCEPTANCE = {
 CONFIDENCE = {"even": lambda chance: chance.random(), "mostly sure": lambda chance: chance.random() ** 0.3}
 
 
-@pytest.mark.parametrize("confidence", CONFIDENCE)
-@pytest.mark.parametrize("acceptance", ACCEPTANCE)
-@pytest.mark.parametrize("c", [0.05, 0.2])
+@pytest.mark.parametrize(("c", "acceptance", "confidence"), pairwise([0.05, 0.2], ACCEPTANCE, CONFIDENCE))
 def test_what_is_learnt_is_as_good_as_the_best_fixed_threshold(c, acceptance, confidence):
     def speed(**settings):
         courses = (

@@ -320,7 +320,7 @@ def test_false_alarms_are_as_rare_as_promised_and_intervals_hold_0(pool, prompts
 
 
 def test_a_clearly_worse_run_is_found():
-    found = [differences(*counted(seed, 40, 0.7, 0.3)) for seed in range(20)]
+    found = [differences(*counted(seed, 40, 0.7, 0.3)) for seed in range(8)]
     for name in TESTED:
         assert all(each[name].difference < 0 and each[name].high < 0 for each in found)
         assert all(each[name].p < 0.05 for each in found)
