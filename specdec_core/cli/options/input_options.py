@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, Any, TypeAlias, TypeVar
 
 import typer
 from pydantic import BaseModel
@@ -11,6 +11,8 @@ from specdec_core.cli.options.shared_options import validated
 from specdec_core.interface.errors import ConfigError
 from specdec_core.interface.settings import TargetConfig
 from specdec_core.study.config.yaml_source import parse_value, read_document
+
+_N = TypeVar("_N", int, float)
 
 Device: TypeAlias = Annotated[
     str | None, typer.Option(help="Device of the target: cpu, cuda, cuda:1 ...  [default: auto]")
@@ -75,6 +77,25 @@ def prompts_settings(text: str) -> dict[str, Any]:
         ConfigError: It is neither a name nor settings.
     """
     return _settings(text, "--prompts", ("file", "dataset", "chat_template")) or {"file": text}
+
+
+def read_numbers(option: str, text: str, kind: type[_N]) -> list[_N]:
+    """Return the numbers of a text, which are separated by commas.
+
+    Args:
+        option: The option, for messages.
+        text: Its value.
+        kind: `int` or `float`.
+
+    Raises:
+        ConfigError: A part is not such a number.
+    """
+    try:
+        return [kind(part) for part in text.split(",")]
+    except ValueError as error:
+        raise ConfigError(
+            f"{option}: expected numbers separated by commas, such as 0.5,0.3,0.2; {error}."
+        ) from None
 
 
 def _settings(text: str, option: str, paths: tuple[str, ...]) -> dict[str, Any] | None:

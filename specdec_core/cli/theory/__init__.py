@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from specdec_core import theory
+from specdec_core.cli.options.input_options import read_numbers
 from specdec_core.cli.options.shared_options import (
     AsJson,
     Wide,
@@ -73,7 +74,7 @@ def divergence(
     ```
     """
     with as_config_error():
-        p_x, q_x = _numbers("--p", p), _numbers("--q", q)
+        p_x, q_x = read_numbers("--p", p, float), read_numbers("--q", q, float)
         facts = {
             "lk_divergence": float(theory.lk_divergence(p_x, q_x)),
             "acceptance_rate": float(theory.acceptance_rate(p_x, q_x)),
@@ -91,15 +92,6 @@ def divergence(
     console.print(for_terminal(_tokens_table(p_x, q_x, lenience, output)))
     for line in _divergence_lines(facts):
         console.print(Prose(line))
-
-
-def _numbers(option: str, text: str) -> list[float]:
-    try:
-        return [float(part) for part in text.split(",")]
-    except ValueError as error:
-        raise ConfigError(
-            f"{option}: expected numbers separated by commas, such as 0.5,0.3,0.2; {error}."
-        ) from None
 
 
 def _tokens_table(p: Sequence[float], q: Sequence[float], lenience: float, output: Sequence[float]) -> ReportTable:

@@ -2,10 +2,11 @@
 
 from dataclasses import asdict
 from itertools import product
-from typing import Annotated, TypeVar
+from typing import Annotated
 
 import typer
 
+from specdec_core.cli.options.input_options import read_numbers
 from specdec_core.cli.options.shared_options import AsJson, Wide, as_config_error, output_console, print_json
 from specdec_core.costs.gpu.device import Execution, WeightType, devices, find_device, find_shape, shapes
 from specdec_core.interface.errors import ConfigError
@@ -14,7 +15,6 @@ from specdec_core.study.report.layout import Column, Prose, ReportTable, Row, fo
 from specdec_core.theory.ranges import check, check_gamma
 
 _MAX_GAMMA = 64
-_N = TypeVar("_N", int, float)
 
 
 def gpu(
@@ -83,12 +83,12 @@ def gpu(
         check_gamma(max_gamma, _MAX_GAMMA, "as every gamma is tried", name="max_gamma")
         if gamma is not None:
             check_gamma(gamma, _MAX_GAMMA, "as every gamma is tried")
-        rates = _numbers("--alpha", alpha, float)
+        rates = read_numbers("--alpha", alpha, float)
         for rate in rates:
             check("alpha", rate, 1.0)
-        if gpus < 1 or min(*(batches := _numbers("--batch", batch, int)), 1) < 1:
+        if gpus < 1 or min(*(batches := read_numbers("--batch", batch, int)), 1) < 1:
             raise ConfigError(f"--gpus {gpus} and --batch {batch} were given; both take whole numbers from 1.")
-        contexts = _numbers("--context", context, int)
+        contexts = read_numbers("--context", context, int)
         if min(contexts) < 1:
             raise ConfigError(f"--context {context} was given; it takes whole numbers from 1.")
 
@@ -157,13 +157,6 @@ def gpu(
         )
         rows.append(Row(cells))
     console.print(for_terminal(ReportTable(columns, tuple(rows))))
-
-
-def _numbers(option: str, text: str, kind: type[_N]) -> list[_N]:
-    try:
-        return [kind(part) for part in text.split(",")]
-    except ValueError as error:
-        raise ConfigError(f"{option}: expected numbers separated by commas; {error}.") from None
 
 
 def _list(*, as_json: bool, wide: bool) -> None:
