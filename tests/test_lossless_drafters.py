@@ -44,7 +44,7 @@ def expected(target):
 def check(target, drafter, expected, count):
     gamma = Gamma(3, 0, 2, stop_below=0.1)
     decoder = Decoder(target, drafter, gamma=gamma, sampling=MIXED, strict=True)
-    assert doubled_p_value(decoder, expected, count, 500, length=LENGTH) > 1e-4
+    assert doubled_p_value(decoder, expected, count, 1000, length=LENGTH) > 1e-4
 
 
 @pytest.mark.parametrize("who", DRAFTERS)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import copy
+import functools
 import itertools
 import json
 import string
@@ -405,6 +406,8 @@ def test_answers_come_in_the_order_of_the_sources_and_end_at_eos(small):
 def test_an_interrupted_run_of_samples_goes_on_with_what_it_saved(small, tmp_path, monkeypatch):
     write(tmp_path, "train", encoded(12, 2))
     torch.save({"model": small["target"].state_dict()}, tmp_path / "target.pt")
+    answer = functools.partial(samples.answer, max_tokens=8)
+    monkeypatch.setattr(samples, "answer", answer)
     monkeypatch.setattr(samples, "CHUNK", 4)
     arguments = argparse.Namespace(
         work=tmp_path, prompts="train", rows=10, greedy_rows=2, summaries=0.2, processes=1, resume=False
@@ -419,7 +422,6 @@ def test_an_interrupted_run_of_samples_goes_on_with_what_it_saved(small, tmp_pat
             raise KeyboardInterrupt
         return answer(model, sources, **options)
 
-    answer = samples.answer
     monkeypatch.setattr(samples, "answer", interrupted)
     with pytest.raises(KeyboardInterrupt):
         run_alone(samples.write_samples, arguments, tmp_path, monkeypatch)
