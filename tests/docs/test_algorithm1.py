@@ -47,11 +47,11 @@ def test_it_decodes_the_tokens_of_the_core(algorithm1, models, temperature, gamm
             prompt,
             gamma=gamma,
             temperature=temperature,
-            max_new_tokens=24,
+            max_new_tokens=12,
             eos_ids=target.eos_ids,
             seed=seed,
         )
-        result = decoder.generate(text, max_new_tokens=24, seeds=[seed])
+        result = decoder.generate(text, max_new_tokens=12, seeds=[seed])
         assert result.sequences[0].tokens == tuple(tokens)
         assert result.metrics.target_calls == passes
 

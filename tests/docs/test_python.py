@@ -129,10 +129,10 @@ def test_greedy_tokens_are_those_of_assisted_generation(coming_from, way):
     target, prompts = coming_from["target"], coming_from["prompts"]
     helper = {"assistant_model": coming_from["assisted"].drafter.loaded.model}
     helper = helper if way == "assisted" else {"prompt_lookup_num_tokens": 10}
-    result = coming_from[way].generate(prompts, max_new_tokens=32)
+    result = coming_from[way].generate(prompts, max_new_tokens=16)
     for prompt, sequence in zip(prompts, result, strict=True):
         ids = torch.tensor([target.tokenizer(prompt)["input_ids"]])
-        settings = {"do_sample": False, "max_new_tokens": 32}
+        settings = {"do_sample": False, "max_new_tokens": 16}
         written = target.model.generate(ids, attention_mask=torch.ones_like(ids), **settings, **helper)
         assert sequence.tokens == tuple(written[0, ids.shape[1] :].tolist())
 

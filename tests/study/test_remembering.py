@@ -20,7 +20,7 @@ STUDY = """\
 target: {folder}
 prompts: [a b c, d e, f]
 sampling: {{temperature: 0}}
-generation: {{max_new_tokens: 24, ignore_eos: true}}
+generation: {{max_new_tokens: 14, ignore_eos: true}}
 repeats: 3
 runs:
   - {{drafter: echo, gamma: 2}}
