@@ -23,6 +23,7 @@ from specdec_core.costs import StepCosts
 from specdec_core.interface import SpecdecError
 from specdec_core.measurement.measurement_file import DrafterMeasurement, Measurement, write_measurement
 from specdec_core.models import model_folder
+from tests.cli.test_diff import row
 from tests.docs.pages import ROOT, Block, load, name, outputs, shell_lines, shown_commands, spans
 
 COMMANDS = typer.main.get_command(app)
@@ -147,6 +148,10 @@ def folder(tmp_path, monkeypatch, installed):
     line = '{"prompt": "import os", "tokens": [11, 12], "logprobs": [-1.5, -0.5], "finish_reason": "length"}\n'
     (tmp_path / "log.jsonl").write_text(line, encoding="utf-8")
     (tmp_path / "prompt.txt").write_text("def main():", encoding="utf-8")
+    for results in ("before", "after"):
+        file = tmp_path / "results" / results / "results.jsonl"
+        file.parent.mkdir(parents=True)
+        file.write_text(json.dumps(row()) + "\n", encoding="utf-8")
     measured = DrafterMeasurement(name="prompt-copy", settings={}, acceptance=(), seconds=SECONDS, c=0.0)
     elsewhere = {"target": "builtin:target", "device": "cuda", "batch_size": 1, "seed": 0}
     measurement = Measurement(**elsewhere, sampling={}, versions={}, drafters=(measured,))
