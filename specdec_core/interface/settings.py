@@ -259,7 +259,7 @@ class TargetConfig(ModelSettings):
     exact_shapes: bool | Annotated[int, Field(ge=2)] = False
     """Run every forward pass of a step over the same number of columns, with or without a draft, so that greedy
     texts do not depend on the drafter where rounding depends on shapes, as in bfloat16. A number: the columns, one
-    more than the longest draft. `true`: 16."""
+    more than the longest draft, rounded up to a multiple of 16. `true`: 16."""
 
     def names(self) -> frozenset[str]:
         """Return the model and the adapter: folders, or names on the hub."""

@@ -89,8 +89,8 @@ def _set_layers(config: Any, before: int, count: int) -> None:
         config.layer_types = list(types)[:count]
 
 
-_COLUMNS = 16
-"""The columns of `exact_shapes: true`."""
+_TILE = 16
+"""Rows of a matrix that kernels compute alike: a smaller rest has other kernels, which round differently."""
 
 
 def with_exact_shapes(loaded: LoadedModel, columns: bool | int = True) -> LoadedModel:
@@ -104,8 +104,9 @@ def with_exact_shapes(loaded: LoadedModel, columns: bool | int = True) -> Loaded
 
     Args:
         loaded: A model.
-        columns: The number of tokens that a step can read, one more than the longest draft. True: 16; False: no
-            such limit, which is the default of models.
+        columns: The number of tokens that a step can read, one more than the longest draft; it is rounded up to a
+            multiple of 16, as kernels compute so many rows alike. True: 16; False: no such limit, which is the
+            default of models.
 
     Raises:
         ModelError: The model reads rows at different positions in separate passes, or is compiled.
@@ -119,4 +120,4 @@ def with_exact_shapes(loaded: LoadedModel, columns: bool | int = True) -> Loaded
         )
     if loaded.passes is not None:
         raise ModelError("exact_shapes and compile cannot be combined; use one of them.")
-    return replace(loaded, exact_shapes=_COLUMNS if columns is True else columns)
+    return replace(loaded, exact_shapes=-(-int(columns) // _TILE) * _TILE)

@@ -8,7 +8,7 @@ import torch
 from specdec_core.decoding import Decoder
 from specdec_core.interface import ModelError
 from specdec_core.interface.settings import TargetConfig
-from specdec_core.models import LoadedModel, open_session, with_exact_shapes, wrap_model
+from specdec_core.models import LoadedModel, load_model, open_session, with_exact_shapes, wrap_model
 from tests.tiny import tiny_model
 
 PROMPTS = [[3, 1, 4, 1, 5], [9, 2, 6], [5, 3, 5, 8, 9, 7, 9, 3]]
@@ -23,8 +23,8 @@ def target(family: str, seed: int = 0, **settings) -> LoadedModel:
     return wrap_model(model.to(torch.bfloat16))
 
 
-def texts(loaded: LoadedModel, drafter: str | None) -> list[tuple[int, ...]]:
-    decoder = Decoder(loaded, drafter, gamma=None if drafter is None else 4, temperature=0)
+def texts(loaded: LoadedModel, drafter: str | None, gamma: int = 4) -> list[tuple[int, ...]]:
+    decoder = Decoder(loaded, drafter, gamma=None if drafter is None else gamma, temperature=0)
     return [one.tokens for one in decoder.generate(PROMPTS, max_new_tokens=40, ignore_eos=True)]
 
 
@@ -43,9 +43,10 @@ def logits(loaded: LoadedModel, *, drafted: bool) -> torch.Tensor:
     return torch.cat(passes, dim=1)
 
 
-@pytest.mark.parametrize("family", ["llama", "qwen3"])
+@pytest.mark.parametrize("family", ["llama", "qwen3", "builtin:target"])
 def test_logits_of_a_draft_are_those_of_single_tokens_bit_by_bit(family: str) -> None:
-    loaded = target(family)
+    built_in = ":" in family
+    loaded = load_model(family, dtype="bfloat16", packed=False) if built_in else target(family)
     exact = with_exact_shapes(loaded, 6)
     assert torch.equal(logits(exact, drafted=True), logits(exact, drafted=False))
     if torch.equal(logits(loaded, drafted=True), logits(loaded, drafted=False)):
@@ -73,14 +74,14 @@ def test_rejected_tokens_and_other_rows_leave_no_trace() -> None:
 
 def test_a_draft_that_is_too_long_is_refused_with_the_number_that_it_needs() -> None:
     exact = with_exact_shapes(target("llama"), 3)
-    with pytest.raises(ModelError, match="exact_shapes: 5"):
-        texts(exact, "prompt-lookup")
+    with pytest.raises(ModelError, match="exact_shapes: 31"):
+        texts(exact, "prompt-lookup", gamma=30)
 
 
 def test_what_cannot_have_one_shape_is_refused() -> None:
     plain = target("llama")
     assert with_exact_shapes(plain, False) is plain
-    assert with_exact_shapes(plain, True).exact_shapes == 16
+    assert [with_exact_shapes(plain, n).exact_shapes for n in (True, 5, 16, 17)] == [16, 16, 16, 32]
     with pytest.raises(ModelError, match="compile"):
         with_exact_shapes(replace(plain, passes=object()))
     with pytest.raises(ValueError, match="compile"):
