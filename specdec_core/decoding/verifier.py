@@ -174,12 +174,10 @@ class Verifier:
         width = proposal.tokens.shape[1]
         # A finished row consumes none: inside a hierarchy it resumes later, whatever its neighbours did.
         counts = [0 if row.reason else n + 1 for row, n in zip(rows, proposal.lengths, strict=True)]
-        drawn = self._generators.uniforms(counts, width + 1, proposal.tokens.device)
-        if min(proposal.lengths) < width:
-            # A row with a shorter draft has its last number further left; r beyond a draft is never used.
-            last = uploaded(proposal.lengths, drawn.device)
-            drawn[:, width] = drawn.gather(1, last[:, None])[:, 0]
-        return drawn
+        drawn = self._generators.numbers(counts, width + 1)
+        for numbers, n in zip(drawn, proposal.lengths, strict=True):
+            numbers[width] = numbers[n]  # r beyond a draft is never used
+        return uploaded(drawn, proposal.tokens.device, torch.float64)
 
     def _fetch(
         self, proposal: Proposal, result: AcceptanceResult, faults: Tensor | None

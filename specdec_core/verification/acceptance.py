@@ -55,13 +55,13 @@ def accept(proposal: Proposal, p: Tensor, lenience: Tensor | None, uniforms: Ten
         lenience = lenience if lenience.dim() == 2 else lenience[:, None].expand(batch, width)
         q_x = lenience * q_x
     lengths = uploaded(proposal.lengths, p.device)
-    accepted = count_accepted(uniforms[:, :width] * q_x < p_x, proposal.lengths, lengths)
+    accepted = count_accepted(uniforms[:, :width] * q_x < p_x, proposal.lengths)
 
     rejected_at = accepted.clamp(max=width - 1)
     x = at_positions(proposal.tokens, rejected_at)
     p_next = at_positions(p, accepted)  # [B, V]
     weights = residual(p_next, proposal.q, x, rejected_at, accepted < lengths)
-    token, sound = draw_next(weights, proposal, p, accepted, uniforms)
+    token, sound = draw_next(weights, p_next, x, uniforms[:, width])
     return AcceptanceResult(accepted, token, sound, None if lenience is None else variation(proposal, p, lenience))
 
 

@@ -40,14 +40,14 @@ def accept_allowed(proposal: Proposal, p: Tensor, allowed: Tensor, uniforms: Ten
     width = proposal.tokens.shape[1]
     lengths = uploaded(proposal.lengths, p.device)
     passes = allowed.gather(2, proposal.tokens[..., None])[..., 0]
-    accepted = count_accepted(passes, proposal.lengths, lengths)
+    accepted = count_accepted(passes, proposal.lengths)
     checked = accepted.clamp(max=width - 1)
     p_next, x = at_positions(p, accepted), at_positions(proposal.tokens, checked)
     rejected = accepted < lengths
     # max(0, p - a q) is max(0, p - q) where a token is allowed, and p elsewhere.
     less = residual(p_next, proposal.q, x, checked, rejected)
     weights = torch.where(at_positions(allowed, checked) & rejected[:, None], less, p_next)
-    token, sound = draw_next(weights, proposal, p, accepted, uniforms)
+    token, sound = draw_next(weights, p_next, x, uniforms[:, width])
     # NaN in p is not the rule's concern: decoding reports it where a text gets there.
     deviation = _excess(proposal, p[:, :width], allowed).nan_to_num(nan=0.0)
     return AcceptanceResult(accepted, token, sound, deviation)

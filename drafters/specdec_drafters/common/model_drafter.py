@@ -161,10 +161,11 @@ def _drawn(request: DraftRequest, logits: Tensor, depth: int) -> Branches:
         depth: Number of levels drawn so far.
 
     Returns:
-        The nodes; of a line, without those that end a row's budget, which are not read.
+        The nodes; of a line, without those that end a row's budget, which are not read, and with parents on the
+        CPU.
     """
     if request.tree is not None:
         return request.branch(logits)
     tokens = request.sample(logits[:, -1])[:, None]
     lengths = tuple(int(most > depth + 1) for most in request.budget)
-    return Branches(tokens, torch.full_like(tokens, depth - 1), lengths)
+    return Branches(tokens, torch.full(tokens.shape, depth - 1), lengths)

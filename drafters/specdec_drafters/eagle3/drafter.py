@@ -18,7 +18,7 @@ from specdec_core.interface import (
     SessionInfo,
     TargetInfo,
 )
-from specdec_core.models import LoadedModel, inspect_family, uploaded
+from specdec_core.models import LoadedModel, inspect_family, moved, uploaded
 from specdec_drafters.common.model_drafter import ModelDraftSession, max_length_of
 from specdec_drafters.eagle3.checkpoint import read_eagle3
 from specdec_drafters.eagle3.model import CARRIED
@@ -92,6 +92,6 @@ class _Eagle3Session(ModelDraftSession):
         """Return the head's own states of the tokens that each was drawn after, `[B, M, D]`."""
         kept = self._model.hidden_states[CARRIED]
         # Node n is in the slot after the committed entries, the last of which is before the first level.
-        first = uploaded(self._kept, kept.device)[:, None]
-        slots = (first + drawn.parents.to(kept.device)).clamp(0, kept.shape[1] - 1)
+        first = uploaded(self._kept, drawn.parents.device)[:, None]
+        slots = moved((first + drawn.parents).clamp(0, kept.shape[1] - 1), kept.device)
         return kept.gather(1, slots[..., None].expand(-1, -1, kept.shape[2]))

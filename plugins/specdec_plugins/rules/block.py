@@ -76,9 +76,10 @@ class BlockRule(AcceptanceRule):
 
         rows = torch.arange(batch, device=p.device)
         at = accepted.clamp(max=width - 1)
-        scaled = p[rows, accepted] * kept[rows, accepted, None].to(p.dtype)
-        weights = residual(scaled, proposal.q, proposal.tokens[rows, at], at, accepted < lengths[:, 0])
-        token, sound = draw_next(weights, proposal, p, accepted, uniforms)
+        p_next, x = p[rows, accepted], proposal.tokens[rows, at]
+        scaled = p_next * kept[rows, accepted, None].to(p.dtype)
+        weights = residual(scaled, proposal.q, x, at, accepted < lengths[:, 0])
+        token, sound = draw_next(weights, p_next, x, uniforms[:, width])
         return AcceptanceResult(accepted, token, sound)
 
     def greedy(self, proposal: Proposal, scores: Tensor, lenience: Tensor | None) -> AcceptanceResult:  # noqa: ARG002

@@ -48,8 +48,9 @@ class RejectionRule(AcceptanceRule):
         p_x = here.gather(2, proposal.tokens[..., None])[..., 0]
         passes = uniforms[:, :width] * density(proposal.q, proposal.tokens) < share * p_x
         accepted = count_accepted(passes, proposal.lengths)
-        p_next = p[torch.arange(batch, device=p.device), accepted]
-        token, sound = draw_next(p_next, proposal, p, accepted, uniforms)
+        rows = torch.arange(batch, device=p.device)
+        p_next, x = p[rows, accepted], proposal.tokens[rows, accepted.clamp(max=width - 1)]
+        token, sound = draw_next(p_next, p_next, x, uniforms[:, width])
         return AcceptanceResult(accepted, token, sound)
 
     def greedy(self, proposal: Proposal, scores: Tensor, lenience: Tensor | None) -> AcceptanceResult:  # noqa: ARG002

@@ -62,8 +62,7 @@ def validate(
     if recorded and isinstance(proposal, Proposal):
         # Only its lengths may be the drafter's own. Ids are clamped all the same: an embedding must not crash.
         lengths = _lengths(proposal.lengths, budget, proposal.tokens.shape[1])
-        checked = copied(replace(proposal, lengths=lengths), device)
-        checked.tokens.clamp_(0, vocab_size - 1)
+        checked = copied(replace(proposal, lengths=lengths), device, vocab_size)
     else:
         formed = check_form(proposal, budget, vocab_size)
         # Tensors on the CPU are checked there: it costs the device nothing.
@@ -186,8 +185,10 @@ def _check_q(q: object, shape: tuple[int, ...], vocab_size: int) -> None:
         raise PluginError(f"q is a {type(q).__name__}; it must be PointMass, Sparse or Dense.")
 
 
-def copied(proposal: Proposal, device: torch.device) -> Proposal:
+def copied(proposal: Proposal, device: torch.device, vocab_size: int | None = None) -> Proposal:
     """Return a copy of the proposal on a device, cut to its longest draft.
+
+    With `vocab_size`, tokens are brought into the vocabulary.
 
     It is a copy even where nothing is cut or moved: the drafter, or a thread of it, may write to its own tensors
     until the draft is verified, and q must stay what the tokens were drawn from.
@@ -204,7 +205,9 @@ def copied(proposal: Proposal, device: torch.device) -> Proposal:
     elif isinstance(q, Sparse):
         q = Sparse(copy(q.ids[:, :width], torch.long), copy(q.probabilities[:, :width], torch.float32))
     parents = None if proposal.parents is None or not width else copy(proposal.parents[:, :width])
-    return Proposal(copy(proposal.tokens[:, :width]), proposal.lengths, q, parents)
+    tokens = proposal.tokens[:, :width]
+    tokens = copy(tokens) if vocab_size is None else moved(tokens, device).clamp(0, vocab_size - 1)
+    return Proposal(tokens, proposal.lengths, q, parents)
 
 
 def _moved(proposal: Proposal, device: torch.device) -> Proposal:
@@ -225,10 +228,9 @@ def _check_recorded(proposal: Proposal) -> tuple[Proposal, Tensor | None]:
     possible = density(proposal.q, proposal.tokens) > 0  # not where q is NaN
     if possible.device.type == "cpu" and possible.all():
         return proposal, None  # nearly always; elsewhere, asking would wait for the device
-    impossible = ~possible
     if min(proposal.lengths) < proposal.tokens.shape[1]:
-        impossible &= _drafted(proposal)
-    return proposal, impossible.any(dim=1).long() * BAD_TOKEN
+        possible |= ~_drafted(proposal)
+    return proposal, torch.where(possible.all(dim=1), FINE, BAD_TOKEN)
 
 
 def _check_values(proposal: Proposal, vocab_size: int, depth: tuple[int, ...]) -> tuple[Proposal, Tensor]:
@@ -262,8 +264,8 @@ def _safe_tree(proposal: Proposal, parents: Tensor, depth: tuple[int, ...]) -> t
 
 def _drafted(proposal: Proposal) -> Tensor:
     """Return `[B, K]` bool, the positions within each sequence's draft."""
-    lengths = uploaded(proposal.lengths, proposal.tokens.device)
-    return torch.arange(proposal.tokens.shape[1], device=lengths.device) < lengths[:, None]
+    lengths = torch.tensor(proposal.lengths)
+    return moved(torch.arange(proposal.tokens.shape[1]) < lengths[:, None], proposal.tokens.device)
 
 
 def _wrong_sums(q: Sparse | Dense) -> Tensor:
