@@ -94,10 +94,10 @@ def install() -> None:
     if (reason := missing()) is not None:
         raise RuntimeError(reason)
     _native = build.load()
-    _native.install()
     _native.on_event(_on_event)
     for name, value in torch_cuda.names(_native).items():
         setattr(torch.cuda, name, value)
+    torch._C._host_emptyCache = lambda: None  # torch.cuda.graph asks for it
     torch.UntypedStorage.clone = _clone_storage  # torch's own has memory of CUDA in a build with CUDA only
 
 
@@ -142,7 +142,7 @@ def _clone_storage(storage: torch.UntypedStorage) -> torch.UntypedStorage:
     return fresh.untyped_storage().copy_(storage)
 
 
-def _on_event(kind: str, operator: str, size: int) -> None:
+def _on_event(kind: str, operator: str) -> None:
     for counts in _counting:
         counts.events[kind, operator, _line(counts.root)] += 1
 

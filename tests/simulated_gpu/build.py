@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import importlib.util
+import importlib
 import os
 import shutil
 import subprocess
@@ -21,14 +21,8 @@ SOURCES = Path(__file__).parent / "native"
 
 def compiler() -> str | None:
     """Return the C++ compiler: `$CXX`, or the first of `c++`, `g++` and `clang++` that is installed."""
-    return next(
-        (
-            found
-            for name in (os.environ.get("CXX"), "c++", "g++", "clang++")
-            if name and (found := shutil.which(name))
-        ),
-        None,
-    )
+    names = (os.environ.get("CXX", "c++"), "c++", "g++", "clang++")
+    return next(filter(None, map(shutil.which, names)), None)
 
 
 def load() -> ModuleType:
@@ -44,23 +38,18 @@ def load() -> ModuleType:
         if not library.exists():
             _compile([*command, "-o", str(library) + ".part"])
             Path(str(library) + ".part").rename(library)
-    spec = importlib.util.spec_from_file_location(NAME, library)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    sys.path.insert(0, str(library.parent))
+    return importlib.import_module(NAME)
 
 
 def _command() -> list[str]:
     root = Path(torch.__file__).parent
-    headers = [root / "include", root / "include/torch/csrc/api/include", Path(sysconfig.get_path("include"))]
-    abi = int(torch.compiled_with_cxx11_abi())
+    headers = (root / "include", root / "include/torch/csrc/api/include", sysconfig.get_path("include"))
     return [
         str(compiler()),
         *("-std=c++20", "-O1", "-w", "-fPIC", "-shared", f"-DTORCH_EXTENSION_NAME={NAME}"),
-        f"-D_GLIBCXX_USE_CXX11_ABI={abi}",
-        *(argument for folder in headers for argument in ("-isystem", str(folder))),
+        f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}",
+        *(f"-isystem{folder}" for folder in headers),
         str(SOURCES / "module.cpp"),
         *(f"-L{root / 'lib'}", f"-Wl,-rpath,{root / 'lib'}", "-lc10", "-ltorch_cpu", "-ltorch", "-ltorch_python"),
     ]

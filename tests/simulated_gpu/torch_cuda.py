@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -25,16 +24,6 @@ def names(native: ModuleType) -> dict[str, Any]:
     def synchronize(device: Any = None) -> None:
         native.wait("torch.cuda.synchronize")
 
-    class Device(contextlib.ContextDecorator):
-        def __init__(self, device: Any) -> None:
-            self.index = index_of(device)
-
-        def __enter__(self) -> None:
-            self.before = native.exchange_device(self.index)
-
-        def __exit__(self, *_: object) -> None:
-            native.exchange_device(self.before)
-
     class Event:
         def __init__(self, **_: Any) -> None: ...
         def record(self, stream: Any = None) -> None: ...
@@ -45,9 +34,6 @@ def names(native: ModuleType) -> dict[str, Any]:
 
         def synchronize(self) -> None:
             native.wait("torch.cuda.Event.synchronize")
-
-        def elapsed_time(self, other: Any) -> float:
-            raise RuntimeError("the simulated GPU has no time to measure")
 
     class Stream(contextlib.nullcontext):
         def __init__(self, device: Any = None, **_: Any) -> None:
@@ -71,7 +57,7 @@ def names(native: ModuleType) -> dict[str, Any]:
         def __init__(self, **_: Any) -> None:
             self._recorded = native.Graph()
 
-        def capture_begin(self, **_: Any) -> None:
+        def capture_begin(self, *_: Any, **settings: Any) -> None:
             self._recorded.begin()
 
         def capture_end(self) -> None:
@@ -85,17 +71,6 @@ def names(native: ModuleType) -> dict[str, Any]:
         def pool(self) -> tuple[int, int]:
             return (0, 1)
 
-    @contextlib.contextmanager
-    def graph(
-        made: CUDAGraph, pool: Any = None, stream: Any = None, capture_error_mode: str = ""
-    ) -> Iterator[None]:
-        synchronize()
-        made.capture_begin()
-        try:
-            yield
-        finally:
-            made.capture_end()
-
     def manual_seed_all(seed: int) -> None:
         for index in range(native.device_count()):
             generator(index).manual_seed(int(seed))
@@ -103,17 +78,7 @@ def names(native: ModuleType) -> dict[str, Any]:
     properties = SimpleNamespace(
         name="Simulated GPU", major=8, minor=0, total_memory=8 * GIB, multi_processor_count=1, warp_size=32
     )
-    memory = {
-        "empty_cache": lambda: None,
-        "ipc_collect": lambda: None,
-        "mem_get_info": lambda device=None: (8 * GIB, 8 * GIB),
-        "memory_stats": lambda device=None: {},
-        "reset_peak_memory_stats": lambda device=None: native.reset_peak(),
-    }
-    for name in ("memory_allocated", "memory_reserved"):
-        memory[name] = lambda device=None: native.bytes()[0]
-        memory[f"max_{name}"] = lambda device=None: native.bytes()[1]
-    return memory | {
+    return {
         "_exchange_device": native.exchange_device,
         "_is_in_bad_fork": lambda: False,
         "_lazy_init": lambda: None,
@@ -124,24 +89,21 @@ def names(native: ModuleType) -> dict[str, Any]:
         "current_device": native.current_device,
         "current_stream": Stream,
         "default_generators": tuple(generator(index) for index in range(native.device_count())),
-        "default_stream": Stream,
-        "device": Device,
         "device_count": native.device_count,
-        "get_amp_supported_dtype": lambda: [torch.float16, torch.bfloat16],
         "get_device_capability": lambda device=None: (8, 0),
         "get_device_name": lambda device=None: properties.name,
         "get_device_properties": lambda device=None: properties,
         "get_rng_state": lambda device="cuda": generator(device).get_state(),
-        "graph": graph,
+        "empty_cache": lambda: None,
         "graph_pool_handle": lambda: (0, 1),
-        "initial_seed": lambda: generator().initial_seed(),
         "is_available": lambda: True,
         "is_bf16_supported": lambda including_emulation=True: True,
         "is_current_stream_capturing": native.is_capturing,
         "is_initialized": lambda: True,
+        "mem_get_info": lambda device=None: (8 * GIB, 8 * GIB),
+        "memory_allocated": lambda device=None: native.bytes(),
         "manual_seed": lambda seed: generator().manual_seed(int(seed)),
         "manual_seed_all": manual_seed_all,
-        "seed": lambda: generator().seed(),
         "set_device": lambda device: native.exchange_device(index_of(device)),
         "set_rng_state": lambda state, device="cuda": generator(device).set_state(state),
         "stream": lambda stream: stream or contextlib.nullcontext(),

@@ -29,12 +29,11 @@ bool cross(const Tensor& from, const Tensor& to, const Tensor& host_from, const 
   const bool up = on_device(to);
   refuse_in_capture(up ? "copy from the host" : "copy to the host");
   const bool pinned_host = (up ? from : to).is_pinned();
-  const auto bytes = static_cast<int64_t>(from.nbytes());
   if (!non_blocking) {
-    wait(up ? "upload" : "fetch", "copy_", bytes);
+    wait(up ? "upload" : "fetch", "copy_");
     return false;
   }
-  event(up ? (pinned_host ? "upload_pinned" : "upload_pageable") : "fetch_later", "copy_", bytes);
+  event(up ? (pinned_host ? "upload_pinned" : "upload_pageable") : "fetch_later", "copy_");
   if (!late || !pinned_host) return false;
   if (up) {
     in_flight.push_back({from, from.clone(), false});
@@ -53,7 +52,7 @@ Tensor& copy_(Tensor& self, const Tensor& from, bool non_blocking) {
   at::AutoDispatchBelowADInplaceOrView below;
   Views views;
   auto to = views.to_host(self), source = views.to_host(from);
-  launch("aten::copy_");
+  ++launches;
   if (on_device(self) != on_device(from) && from.numel() && cross(from, self, source, to, non_blocking)) return self;
   if (capturing) {
     keep_for_undo(to);
@@ -69,7 +68,7 @@ Tensor copy_from(const Tensor& self, const Tensor& to, bool non_blocking) {
 }
 at::Scalar local_scalar_dense(const Tensor& self) {
   refuse_in_capture("item");
-  wait("fetch", "item", static_cast<int64_t>(self.nbytes()));
+  wait("fetch", "item");
   return at::_local_scalar_dense(host_view(self));
 }
 
@@ -91,30 +90,22 @@ Tensor& set_storage(Tensor& self, c10::Storage source) {
   const auto count = static_cast<int64_t>(source.nbytes() / self.dtype().itemsize());
   return set_storage_offset(self, std::move(source), 0, {count}, {});
 }
-Tensor& set_tensor(Tensor& self, const Tensor& from) {
-  return set_storage_offset(self, from.storage(), from.storage_offset(), from.sizes(), from.strides());
-}
-Tensor& set_nothing(Tensor& self) {
-  c10::Storage nothing(c10::Storage::use_byte_size_t(), 0, device_memory.allocate(0), &device_memory, true);
-  return set_storage_offset(self, std::move(nothing), 0, {0}, {});
-}
-void record_stream(Tensor&, c10::Stream) {}
 
-// ---- attention: the CPU's fused kernel where the CPU would take it, so that sums are in the same order
+// ---- attention: the CPU's fused kernel where the CPU would take it, so that sums are in the same order, and without gradients
 
 using Mask = std::optional<Tensor>;
 using Scale = std::optional<double>;
 using Attended = std::tuple<Tensor, Tensor, Tensor, Tensor, c10::SymInt, c10::SymInt, Tensor, Tensor, Tensor>;
-using Gradients = std::tuple<Tensor, Tensor, Tensor, Tensor>;
 
 int64_t choose_attention(const Tensor& q, const Tensor& k, const Tensor& v, const Mask& mask, double dropout,
                          bool causal, Scale scale, bool grouped) {
+  const bool trained = at::GradMode::is_enabled() && (q.requires_grad() || k.requires_grad() || v.requires_grad());
   Views views;
   Mask host;
   if (mask && mask->defined()) host = views.to_host(*mask);
   const auto chosen = at::_fused_sdp_choice(views.to_host(q), views.to_host(k), views.to_host(v), host, dropout,
                                             causal, scale, grouped);
-  const bool fused = chosen == static_cast<int64_t>(at::SDPBackend::flash_attention);
+  const bool fused = !trained && chosen == static_cast<int64_t>(at::SDPBackend::flash_attention);
   return static_cast<int64_t>(fused ? at::SDPBackend::overrideable : at::SDPBackend::math);
 }
 Attended attend(const Tensor& q, const Tensor& k, const Tensor& v, const Mask& bias, double dropout, bool causal, bool,
@@ -122,16 +113,6 @@ Attended attend(const Tensor& q, const Tensor& k, const Tensor& v, const Mask& b
   auto [out, sums] = at::_scaled_dot_product_flash_attention_for_cpu(q, k, v, dropout, causal, bias, scale);
   const auto unused = at::empty({0}, q.options().dtype(at::kLong));
   return {out, sums, unused, unused, q.sym_size(2), k.sym_size(2), unused, unused, unused};
-}
-Gradients attend_backward(const Tensor& gradient, const Tensor& q, const Tensor& k, const Tensor& v,
-                          const Tensor& bias, std::array<bool, 4>, const Tensor& out, const Tensor& sums,
-                          const Tensor&, const Tensor&, c10::SymInt, c10::SymInt, double dropout, bool causal,
-                          const Tensor&, const Tensor&, Scale scale) {
-  Mask mask;
-  if (bias.defined()) mask = bias;
-  auto [of_q, of_k, of_v] = at::_scaled_dot_product_flash_attention_for_cpu_backward(
-      gradient, q, k, v, out, sums, dropout, causal, mask, scale);
-  return {of_q, of_k, of_v, Tensor()};
 }
 
 }  // namespace simulated

@@ -4,7 +4,6 @@
 #include <atomic>
 #include <mutex>
 #include <set>
-#include <unordered_map>
 
 namespace simulated {
 
@@ -23,20 +22,13 @@ bool on_device(const Tensor& t) { return t.defined() && t.is_cuda(); }
 // ---- counts
 
 std::mutex lock;
-std::unordered_map<std::string, int64_t> launched;  // by operator
-std::atomic<int64_t> launches{0}, allocations{0}, bytes_now{0}, bytes_peak{0};
-PyObject* on_event = nullptr;  // called with (kind, operator, bytes), and never freed
+std::atomic<int64_t> launches{0}, allocations{0}, bytes{0};
+PyObject* on_event = nullptr;  // called with (kind, operator), and never freed
 
-void event(const char* kind, const std::string& name, int64_t bytes) {
+void event(const char* kind, const std::string& name) {
   if (on_event == nullptr || !Py_IsInitialized()) return;
   py::gil_scoped_acquire gil;
-  py::reinterpret_borrow<py::object>(on_event)(kind, name, bytes);
-}
-
-void launch(const std::string& name) {
-  ++launches;
-  std::lock_guard<std::mutex> hold(lock);
-  ++launched[name];
+  py::reinterpret_borrow<py::object>(on_event)(kind, name);
 }
 
 // ---- memory
@@ -49,17 +41,14 @@ struct Block {
 
 void release(void* context) {
   auto* block = static_cast<Block*>(context);
-  bytes_now -= block->counted;
+  bytes -= block->counted;
   delete block;
 }
 
 c10::DataPtr borrow(const c10::Storage& host, Device device, bool fresh) {
   const int64_t counted = fresh ? static_cast<int64_t>(host.nbytes()) : 0;
-  if (fresh) {
-    ++allocations;
-    bytes_now += counted;
-    if (bytes_now > bytes_peak) bytes_peak.store(bytes_now.load());
-  }
+  allocations += fresh;
+  bytes += counted;
   auto* block = new Block{host, counted};
   return {host.unsafeGetStorageImpl()->mutable_data(), block, &release, device};
 }
@@ -118,8 +107,8 @@ void arrive() {
 }
 
 // Count a wait of the host for the device.
-void wait(const char* kind, const std::string& name, int64_t bytes) {
-  event(kind, name, bytes);
+void wait(const char* kind, const std::string& name) {
+  event(kind, name);
   if (!in_flight.empty()) arrive();
 }
 

@@ -15,11 +15,7 @@ TORCH_LIBRARY_IMPL(aten, CUDA, m) {
   m.impl("_local_scalar_dense", simulated::local_scalar_dense);
   m.impl("set_.source_Storage_storage_offset", simulated::set_storage_offset);
   m.impl("set_.source_Storage", simulated::set_storage);
-  m.impl("set_.source_Tensor", simulated::set_tensor);
-  m.impl("set_", simulated::set_nothing);
-  m.impl("record_stream", simulated::record_stream);
   m.impl("_scaled_dot_product_fused_attention_overrideable", simulated::attend);
-  m.impl("_scaled_dot_product_fused_attention_overrideable_backward", simulated::attend_backward);
 }
 
 namespace simulated {
@@ -61,38 +57,31 @@ void replay(Graph& graph) {
       copy_(to, stack[1].toTensor(), false);
       continue;
     }
-    run(node.op, &stack);
+    fallback(node.op, &stack);
     for (size_t i = 0; i < stack.size(); ++i) put(stack[i], node.results[i]);
   }
-}
-
-void install() {
-  at::native::_fused_sdp_choice_stub.set_cuda_dispatch_ptr(&choose_attention);
-  install_hooks();
 }
 
 }  // namespace simulated
 
 PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   using namespace simulated;
-  m.def("install", &install);
+  at::native::_fused_sdp_choice_stub.set_cuda_dispatch_ptr(&choose_attention);
+  install_hooks();
   m.def("on_event", [](py::object f) { on_event = f.release().ptr(); });
   m.def("launches", [] { return launches.load(); });
-  m.def("launched", [] { std::lock_guard<std::mutex> hold(lock); return launched; });
   m.def("allocations", [] { return allocations.load(); });
-  m.def("bytes", [] { return std::make_pair(bytes_now.load(), bytes_peak.load()); });
-  m.def("reset_peak", [] { bytes_peak = bytes_now.load(); });
-  m.def("wait", [](const std::string& name) { wait("synchronize", name, 0); });
+  m.def("bytes", [] { return bytes.load(); });
+  m.def("wait", [](const std::string& name) { wait("synchronize", name); });
   m.def("set_late", [](bool on) { arrive(); late = on; });
   m.def("device_count", [] { return DEVICES; });
   m.def("current_device", [] { return simulated::current_device; });
   m.def("exchange_device", &exchange_device);
-  m.def("default_generator", [](int index) { return default_generator(index); });
+  m.def("default_generator", &default_generator);
   m.def("is_capturing", [] { return capturing != nullptr; });
   py::class_<Graph>(m, "Graph")
       .def(py::init<>())
       .def("begin", &begin_capture)
       .def("end", &end_capture)
-      .def("replay", &replay)
-      .def("__len__", [](Graph& graph) { return graph.nodes.size(); });
+      .def("replay", &replay);
 }

@@ -39,10 +39,8 @@ const Names NO_CPU_SCALAR = {
     "aten::scatter_reduce", "aten::dot", "aten::mv"};
 const Names WAITS_INSIDE = {
     "aten::nonzero", "aten::masked_select", "aten::unique_dim", "aten::_unique2", "aten::_unique", "aten::bincount",
-    "aten::unique_consecutive", "aten::unique_dim_consecutive", "aten::equal", "aten::multinomial",
-    "aten::repeat_interleave", "aten::_ctc_loss", "aten::histc"};
-const Names NO_INTEGERS = {"aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::mv", "aten::dot",
-                           "aten::addmv", "aten::addbmm"};
+    "aten::unique_consecutive", "aten::equal", "aten::multinomial", "aten::repeat_interleave"};
+const Names NO_INTEGERS = {"aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::mv", "aten::dot"};
 const Names INDEXING = {"aten::index", "aten::index_put", "aten::index_put_", "aten::_index_put_impl_"};
 
 bool is_mask(const Tensor& t) { return t.scalar_type() == at::kBool || t.scalar_type() == at::kByte; }
@@ -73,7 +71,7 @@ bool check_index(const Tensor& t, const std::string& name, Device device, bool f
   if (t.defined() && t.is_cpu()) {
     if (name == "aten::index") return false;  // torch has made a copy, which was counted, and passes the index too
     refuse_in_capture("index on the CPU");
-    wait("upload", name + " (index on the CPU)", static_cast<int64_t>(t.nbytes()));
+    wait("upload", name + " (index on the CPU)");
     return false;
   }
   check_argument(t, name, device);
@@ -145,7 +143,7 @@ void to_host(const c10::FunctionSchema& schema, Stack& stack, size_t begin, Devi
   }
   if (!waits) return;
   refuse_in_capture(name);
-  wait("fetch", name, 0);
+  wait("fetch", name);
 }
 
 // Put tensors of the device in place of the results; return whether all are views, for which nothing is launched.
@@ -164,7 +162,7 @@ bool to_device(const c10::FunctionSchema& schema, Stack& stack, size_t first, De
   return tensors && views_only;
 }
 
-void run(const c10::OperatorHandle& op, Stack* stack) {
+void fallback(const c10::OperatorHandle& op, Stack* stack) {
   const auto& schema = op.schema();
   const size_t begin = stack->size() - schema.arguments().size();
   const Device device = device_of(*stack, begin);
@@ -179,10 +177,8 @@ void run(const c10::OperatorHandle& op, Stack* stack) {
   views.follow();
   const size_t first = stack->size() - schema.returns().size();
   if (to_device(schema, *stack, first, device, views)) return;
-  launch(schema.name());
+  ++launches;
   if (capturing) capturing->nodes.push_back({op, arguments, Stack(stack->begin() + first, stack->end())});
 }
-
-void fallback(const c10::OperatorHandle& op, Stack* stack) { run(op, stack); }
 
 }  // namespace simulated

@@ -13,29 +13,18 @@ int exchange_device(int index) {
   return old;
 }
 
-struct Guard final : c10::impl::DeviceGuardImplInterface {
+struct Guard final : c10::impl::NoOpDeviceGuardImpl<DeviceType::CUDA> {
   using Index = c10::DeviceIndex;
-  DeviceType type() const override { return DeviceType::CUDA; }
   Device exchangeDevice(Device d) const override { return device_at(exchange_device(d.index())); }
   Device getDevice() const override { return device_at(-1); }
   void setDevice(Device d) const override { exchange_device(d.index()); }
   void uncheckedSetDevice(Device d) const noexcept override { exchange_device(d.index()); }
-  c10::Stream getStream(Device d) const override {
+  c10::Stream getStream(Device d) const noexcept override {
     return c10::Stream(c10::Stream::DEFAULT, device_at(d.index()));
   }
-  c10::Stream getDefaultStream(Device d) const override { return getStream(d); }
-  c10::Stream getStreamFromGlobalPool(Device d, bool) const override { return getStream(d); }
-  c10::Stream getNewStream(Device d, int) const override { return getStream(d); }
-  c10::Stream exchangeStream(c10::Stream stream) const override { return getStream(stream.device()); }
-  void destroyEvent(void*, Index) const noexcept override {}
+  c10::Stream exchangeStream(c10::Stream stream) const noexcept override { return getStream(stream.device()); }
   void record(void**, const c10::Stream&, Index, c10::EventFlag) const override {}
   void block(void*, const c10::Stream&) const override {}
-  bool queryEvent(void*) const override { return true; }
-  bool queryStream(const c10::Stream&) const override { return true; }
-  void synchronizeStream(const c10::Stream&) const override { wait("synchronize", "stream", 0); }
-  void synchronizeEvent(void*) const override { wait("synchronize", "event", 0); }
-  void synchronizeDevice(Index) const override { wait("synchronize", "device", 0); }
-  void recordDataPtrOnStream(const c10::DataPtr&, const c10::Stream&) const override {}
   Index deviceCount() const noexcept override { return DEVICES; }
 };
 
@@ -73,18 +62,13 @@ at::Generator& host_generator(const at::Generator& generator) {
 struct Hooks final : at::CUDAHooksInterface {
   using Index = c10::DeviceIndex;
   explicit Hooks(at::CUDAHooksArgs) {}
-  void init() const override {}
   bool isBuilt() const override { return true; }
+  void init() const override {}
   bool hasCUDA() const override { return true; }
   bool hasPrimaryContext(Index) const override { return true; }
-  int getNumGPUs() const override { return DEVICES; }
   Index deviceCount() const override { return DEVICES; }
   Index current_device() const override { return simulated::current_device; }
   Index getCurrentDevice() const override { return simulated::current_device; }
-  void setCurrentDevice(Index index) const override { exchange_device(index); }
-  Index exchangeDevice(Index index) const override { return exchange_device(index); }
-  Index maybeExchangeDevice(Index index) const override { return exchange_device(index); }
-  void deviceSynchronize(Index) const override { wait("synchronize", "device", 0); }
   const at::Generator& getDefaultGenerator(Index index) const override { return default_generator(index); }
   at::Generator getNewGenerator(Index index) const override {
     return at::make_generator<Random>(device_at(index).index());
