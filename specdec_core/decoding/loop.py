@@ -191,10 +191,12 @@ def open_batch(
     if drafter is not None:
         with context.guard.calling(drafter):
             drafts_trees = trees and bool(drafter.drafts_trees)
+    # A tree has more nodes than its paths are long. With exact shapes, nothing may depend on the drafter.
+    spare = model.exact_shapes or (info.max_gamma if drafts_trees else 0)
     session = open_session(
         model,
         info.batch_size,
-        info.capacity + (info.max_gamma if drafts_trees else 0),  # a tree has more nodes than its paths are long
+        info.capacity + spare,
         info.sources if model.encoder_decoder else None,
         vocab_size=info.vocab_size,
         encoded=encoded,

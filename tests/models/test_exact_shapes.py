@@ -6,10 +6,12 @@ import pytest
 import torch
 
 from specdec_core.decoding import Decoder
-from specdec_core.interface import ModelError
+from specdec_core.interface import Drafter, ModelError
 from specdec_core.interface.settings import TargetConfig
 from specdec_core.models import LoadedModel, load_model, open_session, with_exact_shapes, wrap_model
+from specdec_core.models.run.forward import ModelForward
 from tests.tiny import tiny_model
+from tests.toys import CountingDrafter
 
 PROMPTS = [[3, 1, 4, 1, 5], [9, 2, 6], [5, 3, 5, 8, 9, 7, 9, 3]]
 
@@ -23,7 +25,13 @@ def target(family: str, seed: int = 0, **settings) -> LoadedModel:
     return wrap_model(model.to(torch.bfloat16))
 
 
-def texts(loaded: LoadedModel, drafter: str | None, gamma: int = 4) -> list[tuple[int, ...]]:
+class TreeCapable(CountingDrafter):
+    """Drafts lines, but could draft trees."""
+
+    drafts_trees = True
+
+
+def texts(loaded: LoadedModel, drafter: str | Drafter | None, gamma: int = 4) -> list[tuple[int, ...]]:
     decoder = Decoder(loaded, drafter, gamma=None if drafter is None else gamma, temperature=0)
     return [one.tokens for one in decoder.generate(PROMPTS, max_new_tokens=40, ignore_eos=True)]
 
@@ -56,6 +64,23 @@ def test_logits_of_a_draft_are_those_of_single_tokens_bit_by_bit(family: str) ->
 def test_greedy_texts_do_not_depend_on_drafts_in_bfloat16() -> None:
     exact = with_exact_shapes(target("llama"), 5)
     assert texts(exact, None) == texts(exact, "prompt-lookup")
+
+
+def test_a_drafter_changes_no_shape_of_the_target_s_passes(monkeypatch) -> None:
+    exact = with_exact_shapes(target("llama"), 5)
+    forward, shapes = ModelForward.run, []
+
+    def noted(self, cache, memory, tokens, plan, keep, **inputs):
+        if self.loaded is exact:
+            shapes[-1].add((*tokens.shape, plan.end))
+        return forward(self, cache, memory, tokens, plan, keep, **inputs)
+
+    monkeypatch.setattr(ModelForward, "run", noted)
+    for drafter in (None, "prompt-lookup", TreeCapable(300)):
+        shapes.append(set())
+        texts(exact, drafter)
+    assert shapes[0] == shapes[1] == shapes[2]
+    assert len(shapes[0]) == 2  # the prompts, and every step
 
 
 def test_rejected_tokens_and_other_rows_leave_no_trace() -> None:
