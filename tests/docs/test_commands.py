@@ -23,8 +23,8 @@ from specdec_core.costs import StepCosts
 from specdec_core.interface import SpecdecError
 from specdec_core.measurement.measurement_file import DrafterMeasurement, Measurement, write_measurement
 from specdec_core.models import model_folder
-from tests.cli.test_diff import row
 from tests.docs.pages import ROOT, Block, load, name, outputs, shell_lines, shown_commands, spans
+from tests.result_lines import row
 
 COMMANDS = typer.main.get_command(app)
 OURS = [words[1:] for words in shown_commands() if Path(words[0]).name == "specdec"]
@@ -197,7 +197,8 @@ def test_a_command_runs(folder, request, words):
     if any("stdlib.3.arpa" in word for word in words) and words[0] != "train":
         (folder / "stdlib.3.arpa").symlink_to(request.getfixturevalue("arpa"))
     if "--output" in words:  # a file that another command of the pages reads
-        (folder / words[words.index("--output") + 1]).unlink(missing_ok=True)
+        output = folder / words[words.index("--output") + 1]
+        shutil.rmtree(output) if output.is_dir() else output.unlink(missing_ok=True)
     if any(map(OF_THE_HUB.search, words)):
         words = [OF_THE_HUB.sub(str(request.getfixturevalue("hub_model")), word) for word in words]
     result = CliRunner().invoke(app, smaller(words), input="def main():" if "-" in words else None)

@@ -240,7 +240,7 @@ def test_messages_on_the_page_are_those_of_the_program(distributions, tmp_path, 
 
 
 def test_the_tables_of_the_page_have_every_field():
-    text = (ROOT / WRITE_A_DRAFTER).read_text(encoding="utf-8").partition("### What a plugin announces")[2]
+    text = (ROOT / WRITE_A_DRAFTER).read_text(encoding="utf-8").partition("### The spec of a plugin")[2]
     rows = dict(re.findall(r"^\| `(\w+)` \| ([^|]+) \|", text, re.MULTILINE))
     fields = [field.name for field in dataclasses.fields(PluginSpec)]
     needs = {name: value for name, value in vars(DrafterConfig).items() if name in DrafterConfig.__class_vars__}
