@@ -130,6 +130,29 @@ class _CandidatesSession(DraftSession):
         return request.proposal()
 
 
+class DrawnDrafter(Drafter):
+    """Lets the request draw from probabilities that are far from uniform."""
+
+    def __init__(self, vocab: int) -> None:
+        super().__init__(NO_CONFIG, target_info(vocab))
+        numbers = torch.arange(vocab * vocab, dtype=torch.float32).view(vocab, vocab)
+        self.table = torch.softmax(3 * torch.sin(numbers), dim=-1)
+
+    def open(self, session: SessionInfo) -> DraftSession:
+        return _DrawnSession(self.table)
+
+
+class _DrawnSession(DraftSession):
+    def __init__(self, table: torch.Tensor) -> None:
+        self.table = table
+
+    def propose(self, request: DraftRequest) -> Proposal:
+        last = torch.tensor([row[-1] for row in request.tokens])
+        while request.wants_more():
+            last = request.draw(self.table[last])
+        return request.proposal()
+
+
 class SparseDrafter(Drafter):
     """Draws from two ids with probabilities 0.3 and 0.7, with its own generator, and returns that as q."""
 

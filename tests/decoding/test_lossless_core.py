@@ -12,13 +12,14 @@ from specdec_core.decoding import Decoder, TraceObserver
 from specdec_core.interface.settings import GenerationSettings, SamplingSettings
 from tests.lossless import PROMPT, SETTINGS, VOCAB, doubled_p_value, enumerate_continuations, small_target
 from tests.tiny import FAMILIES
-from tests.toys import CandidatesDrafter, CountingDrafter, Gamma, SparseDrafter, TableDrafter
+from tests.toys import CandidatesDrafter, CountingDrafter, DrawnDrafter, Gamma, SparseDrafter, TableDrafter
 
 TOYS = {
     "dense": TableDrafter,
     "point-mass": CountingDrafter,
     "sparse": SparseDrafter,
     "candidates": CandidatesDrafter,
+    "drawn": DrawnDrafter,
 }
 COUNT = 4000
 
