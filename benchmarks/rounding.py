@@ -1,8 +1,8 @@
 """How often the greedy text of a drafter differs from plain decoding, and what `exact_shapes` costs.
 
 The prompts that the built-in target was not trained on are decoded with it, greedily: without a drafter, with the
-built-in draft model, and both again with `exact_shapes`. A text that differs is no error of verification: products
-of other shapes round sums differently, which decides between tokens that tie.
+built-in draft model, and both again with `exact_shapes`. Different texts do not mean that verification is
+wrong: products of other shapes round sums differently, which decides between tokens that tie.
 
     python benchmarks/rounding.py
     python benchmarks/rounding.py --dtype float32 --prompts 20

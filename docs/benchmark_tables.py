@@ -8,10 +8,12 @@ python docs/generate.py
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
+
+from markdown_table import table
 
 DATA = Path(__file__).parent / "data"
 GAP = ("floor", "target", "draft", "rest", "first_step")
@@ -21,11 +23,6 @@ GAP = ("floor", "target", "draft", "rest", "first_step")
 def _data(name: str) -> dict[str, Any]:
     data: dict[str, Any] = json.loads((DATA / f"{name}.json").read_text(encoding="utf-8"))
     return data
-
-
-def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    lines = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}", *(f"| {' | '.join(row)} |" for row in rows)]
-    return "\n".join(lines) + "\n"
 
 
 def _range(found: dict[str, float], digits: int = 2) -> str:
@@ -63,7 +60,7 @@ def against() -> str:
             rows.append((method, name, str(part["rows"]), f"{part['median']:.2f}", f"{part['min']:.2f}"))
     settings = found["settings"]
     text = f"{_measured('vs_transformers')} Gamma {settings['gamma']}, {settings['repeats']} rounds.\n\n"
-    text += _table(("method", "specdec", "rows", "median ratio", "smallest"), rows)
+    text += table(("method", "specdec", "rows", "median ratio", "smallest"), rows)
     slower = [
         f"{row['method']} {row['size']}, batch {row['batch_size']}, temperature {row['temperature']:g}, "
         f"{row['configuration']}: {_range(row['ratio'])}"
@@ -119,7 +116,7 @@ def ratios() -> str:
     names = _data("vs_transformers")["settings"]["configurations"]
     order = sorted(rows, key=lambda key: key[0])
     head = ("method", "target", "batch", "temperature", *names)
-    return _table(head, [(*key, *(rows[key].get(name, "") for name in names)) for key in order])
+    return table(head, [(*key, *(rows[key].get(name, "") for name in names)) for key in order])
 
 
 def gaps() -> str:
@@ -149,7 +146,7 @@ def gaps() -> str:
         largest = f"{most.replace('_', ' ')}, {share:.0%}"
         rows.append((*key, *numbers, *(f"{rate:.0f}" for rate in rates), *parts, largest))
     names = [part.replace("_", " ") for part in GAP]
-    return _table((*head, *names, "sum, ms", "most of the gap"), rows)
+    return table((*head, *names, "sum, ms", "most of the gap"), rows)
 
 
 # --- on a GPU --------------------------------------------------------------------------------------------------
@@ -191,7 +188,7 @@ def _tests(rows: list[dict[str, Any]]) -> str:
 def _framework(rows: list[dict[str, Any]]) -> str:
     head = ("models", "batch", "temperature", "step, ms", "drafter", "target and acceptance", "rest")
     names = ("step_ms", "draft_ms", "verify_ms", "rest_ms")
-    return _table(
+    return table(
         head,
         [
             (
@@ -209,7 +206,7 @@ def _verify(rows: list[dict[str, Any]]) -> str:
     longest = max(len(row["relative"]) for row in rows) - 1
     shown = [k for k in (1, 2, 4, 8, 16) if k <= longest]
     head = ("target", "models", "floor, ms", "forecast, ms", "T(0), ms", *(f"T({k}) / T(0)" for k in shown))
-    return _table(
+    return table(
         head,
         [
             (
@@ -227,7 +224,7 @@ def _verify(rows: list[dict[str, Any]]) -> str:
 
 def _pairs(rows: list[dict[str, Any]]) -> str:
     head = ("target", "batch", "temperature", "models", "drafter", "α", "c", "Theorem 3.8", "tokens/s")
-    return _table(
+    return table(
         (*head, f"over {_data('accelerator')['settings']['modes'][-1]} baseline", "over transformers"),
         [
             (

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+
+from markdown_table import table
 
 from specdec_core.costs.gpu.counting import ModelWork
 from specdec_core.costs.gpu.device import find_device, find_shape
@@ -43,11 +45,6 @@ def paper() -> Iterator[tuple[str, str, int, int, float, float, float]]:
         yield *key, found.costs.draft[1] / found.costs.verify[0], row.measured, found.improvement
 
 
-def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    lines = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}", *(f"| {' | '.join(row)} |" for row in rows)]
-    return "\n".join(lines) + "\n"
-
-
 def _off(published: float, forecast: float) -> str:
     return f"{forecast / published - 1:+.0%}"
 
@@ -55,7 +52,7 @@ def _off(published: float, forecast: float) -> str:
 def gpt_fast_table() -> str:
     """Return the forecast beside gpt-fast's tokens per second."""
     head = ("model", "weights", "GPUs", "gpt-fast, tokens/s", "forecast", "off by")
-    return _table(
+    return table(
         head,
         (
             (shape, weights, str(gpus), f"{published:.1f}", f"{forecast:.1f}", _off(published, forecast))
@@ -67,7 +64,7 @@ def gpt_fast_table() -> str:
 def paper_table() -> str:
     """Return the forecast beside the speed-ups of the paper's Table 2."""
     head = ("task", "drafter", "T", "gamma", "c, forecast", "Table 2", "forecast", "off by")
-    return _table(
+    return table(
         head,
         (
             (*map(str, key), f"{c:.3f}", f"{published:.1f}×", f"{found:.2f}×", _off(published, found))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -71,15 +72,13 @@ def memory_needs(study: Study) -> Iterator[MemoryNeed]:
         ModelError: A model's config or tokenizer cannot be read.
         PromptError: A chat has no template.
     """
+    models = _Models(study.folder)
     for task in study.tasks:
-        settings = task.target
-        outline = load_outline(
-            settings.model, folder=study.folder, revision=settings.revision, subfolder=settings.subfolder
-        )
-        device = parse_device(settings.device)
-        longest = max(map(len, _token_ids(task, outline)))
+        device = parse_device(task.target.device)
+        longest = max(map(len, _token_ids(task, models.outline(task.target))))
+        free = available_memory(device)
         for run in task.runs:
-            yield _need(study, task, run, outline, device, longest)
+            yield _need(study, task, run, models, device, longest, free)
 
 
 def _token_ids(task: Task, outline: ModelOutline) -> Iterator[list[int]]:
@@ -88,9 +87,44 @@ def _token_ids(task: Task, outline: ModelOutline) -> Iterator[list[int]]:
         yield outline.tokenizer(one).input_ids if isinstance(one, str) else list(one)
 
 
+class _Models:
+    """What is known of models without their weights, read and counted once each.
+
+    Args:
+        folder: Base for relative paths.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._outlines: dict[tuple[str | None, ...], ModelOutline] = {}
+        self._counted: dict[tuple[str | torch.dtype | None, ...], ModelWork] = {}
+
+    def outline(self, settings: ModelSettings) -> ModelOutline:
+        """Return the facts of the model that settings name."""
+        key = settings.model, settings.revision, settings.subfolder
+        if key not in self._outlines:
+            self._outlines[key] = load_outline(
+                settings.model, folder=self._folder, revision=settings.revision, subfolder=settings.subfolder
+            )
+        return self._outlines[key]
+
+    def sizes(self, settings: ModelSettings, device: torch.device, tokens: int) -> tuple[int, int]:
+        """Return the bytes of a model's weights, and of its cache for so many tokens."""
+        config, found = self.outline(settings).config, parse_dtype(settings.dtype, device)
+        dtype = found if isinstance(found, torch.dtype) else _stored(config)
+        key = settings.model, settings.revision, settings.subfolder, dtype
+        if key not in self._counted:
+            self._counted[key] = ModelWork(config, dtype)
+        work = self._counted[key]
+        # Packed weights are a second copy.
+        copies = 2 if settings.packed is True or (settings.packed == "auto" and device.type == "cpu") else 1
+        return copies * work.parameters * dtype.itemsize, work.cached_bytes(tokens)
+
+
 def _need(
-    study: Study, task: Task, run: Run, outline: ModelOutline, device: torch.device, longest: int
+    study: Study, task: Task, run: Run, models: _Models, device: torch.device, longest: int, free: int | None
 ) -> MemoryNeed:
+    outline = models.outline(task.target)
     rows = min(study.config.batch_size, len(task.prompts)) * task.generation.beams
     gamma = _gamma(run)
     source = longest if outline.config.is_encoder_decoder else 0
@@ -98,27 +132,11 @@ def _need(
     tokens = max(source, new) if source else longest + new
     if outline.max_positions is not None:
         tokens = min(tokens, outline.max_positions + gamma + 1)
-    parts = [_model(task.target, outline, device, rows * tokens)]
-    for config in () if run.drafter is None else _draft_models(run.drafter):
-        drafts = load_outline(
-            config.model, folder=study.folder, revision=config.revision, subfolder=config.subfolder
-        )
-        parts.append(_model(config, drafts, device, rows * tokens))
+    drafts = () if run.drafter is None else _draft_models(run.drafter)
+    parts = [models.sizes(settings, device, rows * tokens) for settings in (task.target, *drafts)]
     scores = rows * (gamma + 1) * outline.vocab_size * _SCORES * (2 if run.drafter is None else 3)
     weights, caches = map(sum, zip(*parts, strict=True))
-    return MemoryNeed(
-        task.name, run.name, str(device), rows, tokens, weights, caches, scores, available_memory(device)
-    )
-
-
-def _model(settings: ModelSettings, outline: ModelOutline, device: torch.device, tokens: int) -> tuple[int, int]:
-    """Return the bytes of a model's weights, and of its cache for so many tokens."""
-    found = parse_dtype(settings.dtype, device)
-    dtype = found if isinstance(found, torch.dtype) else _stored(outline.config)
-    work = ModelWork(outline.config, dtype)
-    # Packed weights are a second copy.
-    copies = 2 if settings.packed is True or (settings.packed == "auto" and device.type == "cpu") else 1
-    return copies * work.parameters * dtype.itemsize, work.cached_bytes(tokens)
+    return MemoryNeed(task.name, run.name, str(device), rows, tokens, weights, caches, scores, free)
 
 
 def _stored(config: Any) -> torch.dtype:

@@ -72,7 +72,7 @@ def test_acceptance_differs_beyond_chance_or_exactly_where_there_is_none(results
     assert otherwise(row(), row(alpha=0.5))
     assert otherwise(row(**greedy), row(**greedy, alpha=0.801))
     assert not otherwise(row(**greedy), row(**greedy))
-    # Repeats verify the same tokens: ten times as many repeats are no more evidence.
+    # Repeats verify the same tokens: ten times as many repeats add no evidence.
     many = {"repeats": 50, "verified_by_position": [3000, 2000]}
     assert not otherwise(row(alpha=0.8, **many), row(alpha=0.84, **many))
 

@@ -83,7 +83,7 @@ def installed() -> bool:
 
 
 def install() -> None:
-    """Compile the device if need be, and put it in place of `torch.cuda`. There is no way back.
+    """Compile the device if need be, and put it in place of `torch.cuda`. This cannot be undone.
 
     Raises:
         RuntimeError: If `missing()` has a reason, or if the device does not compile.

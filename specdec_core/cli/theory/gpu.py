@@ -1,8 +1,9 @@
 """`specdec theory gpu`: the speed-up to expect on a GPU, without one."""
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from itertools import product
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -13,6 +14,9 @@ from specdec_core.interface.errors import ConfigError
 from specdec_core.study.report.formats import number
 from specdec_core.study.report.layout import Column, Prose, ReportTable, Row, for_terminal
 from specdec_core.theory.ranges import check, check_gamma
+
+if TYPE_CHECKING:
+    from specdec_core.costs.gpu.forecast import GpuForecast
 
 _MAX_GAMMA = 64
 
@@ -124,6 +128,10 @@ def gpu(
     console.print(
         Prose(f"Forecast, not a measurement: {target} with {drafts_with} on {shared}, {weights}, {execution}.")
     )
+    console.print(for_terminal(_table(found, requested=gamma is not None)))
+
+
+def _table(found: Sequence["GpuForecast"], *, requested: bool) -> ReportTable:
     columns = (
         Column("batch"),
         Column("context", spare=1),
@@ -131,7 +139,7 @@ def gpu(
         Column("T(0)\nms"),
         Column("T(gamma)\nms", spare=3),
         Column("c"),
-        Column("best\ngamma" if gamma is None else "gamma"),
+        Column("gamma" if requested else "best\ngamma"),
         Column("plain\ntokens/s", spare=2),
         Column("tokens/s"),
         Column("speed-up"),
@@ -153,10 +161,10 @@ def gpu(
             number(one.speculative, 0),
             number(one.improvement, 2, "×"),
             number(one.memory_gb, 0),
-            "" if one.fits else f"does not fit into {on.memory_gb:g} GB",
+            "" if one.fits else f"does not fit into {one.setting.device.memory_gb:g} GB",
         )
         rows.append(Row(cells))
-    console.print(for_terminal(ReportTable(columns, tuple(rows))))
+    return ReportTable(columns, tuple(rows))
 
 
 def _list(*, as_json: bool, wide: bool) -> None:

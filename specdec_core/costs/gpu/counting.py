@@ -212,7 +212,7 @@ class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if name in _READS_ROWS:
             moved = 2 * _bytes(outputs)
         elif name == "cat":
-            # A cache is written in place: what is new is copied.
+            # A cache is written in place: only the new part is copied.
             moved = 2 * min(map(_size, inputs))
         elif writes:
             moved = 2 * _bytes(inputs[1:]) if len(inputs) > 1 else _bytes(inputs)

@@ -87,7 +87,8 @@ def validate(
     checked, faults = _check_values(checked, vocab_size, depth or budget)
     if faults.device.type == "cpu":
         wrong = bool(faults.any())
-        return _moved(checked, device), moved(faults, device) if wrong else None
+        there = checked if checked.tokens.device == device else copied(checked, device)
+        return there, moved(faults, device) if wrong else None
     return checked, faults
 
 
@@ -208,19 +209,6 @@ def copied(proposal: Proposal, device: torch.device, vocab_size: int | None = No
     tokens = proposal.tokens[:, :width]
     tokens = copy(tokens) if vocab_size is None else moved(tokens, device).clamp(0, vocab_size - 1)
     return Proposal(tokens, proposal.lengths, q, parents)
-
-
-def _moved(proposal: Proposal, device: torch.device) -> Proposal:
-    """Return the proposal on a device; itself, if it is there."""
-    if proposal.tokens.device == device:
-        return proposal
-    q = proposal.q
-    if isinstance(q, Dense):
-        q = Dense(moved(q.probabilities, device))
-    elif isinstance(q, Sparse):
-        q = Sparse(moved(q.ids, device), moved(q.probabilities, device))
-    parents = None if proposal.parents is None else moved(proposal.parents, device)
-    return Proposal(moved(proposal.tokens, device), proposal.lengths, q, parents)
 
 
 def _check_recorded(proposal: Proposal) -> tuple[Proposal, Tensor | None]:

@@ -42,7 +42,7 @@ class RunDifference:
         alpha: The acceptance rate before and after.
         accepts_otherwise: Whether the acceptance rates differ beyond chance: at temperature 0, where decoding
             draws nothing, at all; else by two standard errors of the difference.
-        status: Before and after: `ok`, `plugin-failure`, `error`; None where there is no such run.
+        status: Before and after: `ok`, `plugin-failure`, `error`; None if the run is missing.
     """
 
     task: str | None
