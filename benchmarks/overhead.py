@@ -34,10 +34,10 @@ from pydantic import ValidationError
 
 from specdec_core import default_registry
 from specdec_core.decoding import Decoder
-from specdec_core.decoding.batch import Batch
 from specdec_core.decoding.drafting import proposer
 from specdec_core.decoding.drafting.proposer import Proposer
 from specdec_core.decoding.drafting.request import DraftRecorder
+from specdec_core.decoding.step import Batch
 from specdec_core.interface import BatchInfo, GammaSession, LenienceSession, Outcome, PluginConfig, StepReport
 from specdec_core.interface.settings import GenerationSettings, SamplingSettings
 from specdec_core.interface.spec import PluginKind

@@ -25,16 +25,16 @@ from specdec_core.decoding.arguments import (
     settings_or_default,
     with_options,
 )
-from specdec_core.decoding.batch import Batch
 from specdec_core.decoding.beams.beam_batch import BeamBatch
 from specdec_core.decoding.beams.beam_decoder import BeamDecoder
 from specdec_core.decoding.guard.plugin_guard import PluginGuard
-from specdec_core.decoding.loop import LoopContext, first_rows, max_gamma_of, open_batch, session_info
 from specdec_core.decoding.observers import Observer, OriginObserver
+from specdec_core.decoding.opening import LoopContext, first_rows, max_gamma_of, open_batch, session_info
 from specdec_core.decoding.prompt_ids import Prompt, as_prompts, check_batch, encode_prompt
 from specdec_core.decoding.result import BatchResult, Generation, generation
 from specdec_core.decoding.row import Row
-from specdec_core.decoding.steps import steps_of
+from specdec_core.decoding.step import Batch
+from specdec_core.decoding.step_loop import steps_of
 from specdec_core.decoding.stopping import StopRule
 from specdec_core.interface import ConfigError, SessionInfo, StepReport
 from specdec_core.interface.errors import ArgumentError

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from specdec_core.decoding.drafting.proposer import Proposer
 from specdec_core.decoding.guard.plugin_guard import PluginGuard
-from specdec_core.decoding.loop import LoopContext
+from specdec_core.decoding.opening import LoopContext
 from specdec_core.interface import BatchInfo, ConfigError, Drafter, PluginError, SessionInfo, TargetInfo
 from specdec_core.interface.controllers import FixedGamma, FixedGammaConfig
 from specdec_core.interface.settings import SamplingSettings

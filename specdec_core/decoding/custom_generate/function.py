@@ -27,15 +27,15 @@ from specdec_core.decoding.arguments import (
     require_no_drafts,
     settings_or_default,
 )
-from specdec_core.decoding.batch import Batch
 from specdec_core.decoding.custom_generate.call import Call, hidden_arguments, read_call
 from specdec_core.decoding.custom_generate.columns import Columns
 from specdec_core.decoding.custom_generate.processors import PreparedProcessors
 from specdec_core.decoding.guard.plugin_guard import PluginGuard
-from specdec_core.decoding.loop import LoopContext, max_gamma_of, open_batch, session_info
 from specdec_core.decoding.metrics import Metrics
+from specdec_core.decoding.opening import LoopContext, max_gamma_of, open_batch, session_info
 from specdec_core.decoding.row import Row
-from specdec_core.decoding.steps import steps_of
+from specdec_core.decoding.step import Batch
+from specdec_core.decoding.step_loop import steps_of
 from specdec_core.decoding.stopping import StopRule
 from specdec_core.interface import ConfigError, Drafter, ModelError, SessionInfo
 from specdec_core.interface.settings import SamplingSettings

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from specdec_core.decoding.drafting.sampler import DraftSampler
-from specdec_core.decoding.loop import InnerLoop, LoopContext
+from specdec_core.decoding.opening import InnerLoop, LoopContext
 from specdec_core.decoding.row import Row
 from specdec_core.interface import (
     AcceptanceResult,

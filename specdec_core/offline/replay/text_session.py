@@ -16,7 +16,7 @@ from torch.nn.utils.rnn import pad_sequence
 from specdec_core.decoding.drafting.validation import BAD_TOKEN, FAULTS
 from specdec_core.decoding.guard.plugin_guard import PluginGuard
 from specdec_core.decoding.guard.watch import CallWatch
-from specdec_core.decoding.loop import LoopContext
+from specdec_core.decoding.opening import LoopContext
 from specdec_core.decoding.tokens import TokenView
 from specdec_core.interface import (
     LAST_HIDDEN,

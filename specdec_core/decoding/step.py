@@ -1,4 +1,4 @@
-"""One batch while it is decoded: the step of Algorithm 1, repeated until every sequence has ended."""
+"""The step of Algorithm 1, and the batch that repeats it until every sequence has ended."""
 
 from __future__ import annotations
 
