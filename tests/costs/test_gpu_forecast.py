@@ -6,12 +6,14 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM, Qwen3Config, T5Config
 
-from docs import gpu_tables
 from specdec_core.costs.gpu.counting import ModelWork, PassWork, count_operators
 from specdec_core.costs.gpu.device import devices, find_device, find_shape, shapes
 from specdec_core.costs.gpu.forecast import Setting, forecast_costs, gpu_forecast
 from specdec_core.interface import ConfigError
 from specdec_core.theory import walltime_improvement
+from tests.docs.pages import ROOT, load
+
+gpu_tables = load(ROOT / "docs" / "gpu_tables.py")
 
 LLAMA = LlamaConfig(
     vocab_size=1000,
