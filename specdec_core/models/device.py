@@ -113,9 +113,11 @@ def moved(tensor: Tensor, device: torch.device | str, dtype: torch.dtype | None 
 
     Args:
         tensor: On any device. From the CPU to a GPU it goes by way of pinned memory, as others may be waited for.
-        device: Where the result is; the tensor itself is returned if it is there already.
+        device: Of the result; the tensor itself is returned if it is there already, in the dtype asked for.
         dtype: Of the result; that of the tensor by default.
     """
+    if tensor.device == device and (dtype is None or dtype == tensor.dtype):
+        return tensor
     device = torch.device(device)
     if device.type == "cuda" and tensor.device.type == "cpu":
         tensor = tensor.to(dtype or tensor.dtype).contiguous().pin_memory()  # an expanded one cannot be pinned
