@@ -173,6 +173,9 @@ def _describe(task: Task) -> str:
     constraint = task.generation.constraint
     beams += "" if constraint is None else f"constrained by a {constraint.form}, "
     scored = " with references" if task.prompts[0].references else ""
+    groups = len({prompt.group for prompt in task.prompts})
+    columns = " and ".join(task.prompts_config.group or ())
+    scored += f" in {groups} group(s) by {columns}" if columns else ""
     return (
         f"{len(task.runs)} runs of {len(task.prompts)} prompt(s){scored} on {task.target.model}, "
         f"{beams}temperature {task.sampling.temperature:g}, at most {task.generation.max_new_tokens} new tokens, "

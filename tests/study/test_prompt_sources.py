@@ -191,6 +191,8 @@ def test_a_format_that_is_unknown(read, write):
         ({"file": "a.csv", "template": "{a"}, "write a brace that is not a column as two"),
         ({"file": "a.csv", "system": "x"}, "'system' requires 'chat: true'"),
         ({"file": "a.csv", "columns": {"prompts": "c"}}, "Extra inputs are not permitted"),
+        ({"texts": ["a"], "group": "b"}, "'group' requires 'builtin' or 'file' or 'dataset'; given 'texts'"),
+        ({"file": "a.csv", "group": ["a", "b", "c"]}, "at most 2 items"),
     ],
 )
 def test_settings_that_contradict_each_other(settings, message):

@@ -80,6 +80,24 @@ def test_a_message_of_tool_calls_needs_no_content(lines, call):
     assert found.messages[1] == {"content": None, **call}
 
 
+def test_columns_group_the_prompts_and_change_no_prompt(lines):
+    first = {"prompt": "a", "kind": "qa", "meta": {"tier": 2}}
+    rows = [first, {"prompt": "b", "kind": None, "meta": {"tier": 2.5}}]
+    assert [one.group for one in lines(rows, group="kind")] == [("qa",), ("(none)",)]
+    both = lines(rows, group=["kind", "meta.tier"])
+    assert [one.group for one in both] == [("qa", "2"), ("(none)", "2.5")]
+    assert fingerprint_prompts(both) == fingerprint_prompts(lines(rows))
+    (turns,) = lines([{"turns": ["a", "b"], "category": "math"}], group="category")
+    assert (turns.text, turns.group) == ("a", ("math",))
+
+
+def test_a_group_that_a_row_does_not_have_is_refused(problems):
+    (line,) = problems([{"prompt": "a", "kind": "qa"}], group="kinds")
+    assert re.match(r"p\.jsonl:1: .*'kinds'.*Did you mean 'kind'", line)
+    (line,) = problems([{"prompt": "a", "kind": ["qa"]}], group="kind")
+    assert re.match(r"p\.jsonl:1: column 'kind' groups the prompts.*; given a list", line)
+
+
 def test_references_are_one_text_or_several(lines):
     found = lines([{"prompt": "a", "reference": "x"}, {"messages": [HELLO], "reference": ["y", "z"]}])
     assert [prompt.references for prompt in found] == [("x",), ("y", "z")]

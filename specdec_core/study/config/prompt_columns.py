@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from string import Formatter
 from typing import Any
@@ -18,10 +18,12 @@ class Columns:
     Attributes:
         names: Columns by what they hold: `prompt`, `messages`, `reference`, `id` or `source`.
         template: Makes the prompt: a text with columns in braces.
+        group: Columns whose values together name the group of a prompt.
     """
 
     names: Mapping[str, str] = field(default_factory=dict)
     template: str | None = None
+    group: Sequence[str] = ()
 
     def pick(self, row: Row) -> Mapping[str, Any]:
         """Return a row's values under specdec's keys.
@@ -37,6 +39,28 @@ class Columns:
         elif "prompt" in picked:
             picked["prompt"] = _text(picked["prompt"], self.names["prompt"])
         return picked
+
+    def group_of(self, row: Row) -> tuple[str, ...]:
+        """Return the values of a row that name its group: one for each column of `group`.
+
+        Raises:
+            PromptError: The row lacks a column, or its value is not a text, a number or null.
+        """
+        return tuple(_group_name(_value(row, column), column) for column in self.group)
+
+
+_NO_VALUE = "(none)"
+"""The group of prompts whose value is null or an empty text."""
+
+
+def _group_name(value: Any, column: str) -> str:
+    if value is None or value == "":
+        return _NO_VALUE
+    if not isinstance(value, (str, int, float)):
+        raise PromptError(
+            f"column {column!r} groups the prompts, so it must hold a text or a number; given {kind_of(value)}."
+        )
+    return str(value)
 
 
 _MAX_LENGTH = 10_000_000

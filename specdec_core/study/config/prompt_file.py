@@ -29,6 +29,7 @@ class PromptText:
         references: Reference outputs for quality scores, if there are any.
         source: Where it comes from; only shown.
         tokens: Ids of the target's tokens, to which nothing is added.
+        group: The values of the columns that group the prompts; empty without them.
     """
 
     id: str
@@ -37,6 +38,7 @@ class PromptText:
     references: tuple[str, ...] = ()
     source: str | None = None
     tokens: tuple[int, ...] | None = None
+    group: tuple[str, ...] = ()
 
 
 def read_rows(rows: Iterable[Row], columns: Columns, limit: int | None = None) -> list[PromptText]:
@@ -100,6 +102,7 @@ class _Entry:
         self.problems = [] if row.problem is None else [row.problem]
         self._number = row.number
         self._entry = {} if self.problems else dict(columns.pick(row))
+        self._group = () if self.problems else columns.group_of(row)
 
     def problem(self, text: str) -> None:
         """Record a problem; the caller prefixes the location."""
@@ -115,7 +118,7 @@ class _Entry:
         source = self._entry.get("source")
         if not isinstance(source, str | None):
             self.problem(f'"source" must be a string; given {kind_of(source)}.')
-        return PromptText(own_id, text, messages, self._references(), source, self._tokens())
+        return PromptText(own_id, text, messages, self._references(), source, self._tokens(), self._group)
 
     def _id(self) -> str:
         given = self._entry.get("id", self._number)

@@ -54,6 +54,12 @@ MAX_SIDE = 512
 MAX_LEVELS = 65_536
 """The most grey levels of a picture; it shows 256 of them."""
 _TokenId = Annotated[int, Field(ge=0)]
+_Groups = Annotated[
+    tuple[Annotated[str, Field(min_length=1)], ...],
+    Field(min_length=1, max_length=2),
+    BeforeValidator(lambda v: [v] if isinstance(v, str) else v, json_schema_input_type=str | list[str]),
+]
+"""A column, or two."""
 
 
 class PromptsConfig(_Part):
@@ -84,6 +90,9 @@ class PromptsConfig(_Part):
     """The prompt with columns in braces, such as `"Question: {question}\\nAnswer:"`."""
     columns: ColumnsConfig | None = None
     """Columns that hold the reference, the id and so on, besides the prompt."""
+    group: _Groups | None = None
+    """Column that groups the prompts, such as `category`: results are reported for each of its values, too. Two
+    columns make a grid."""
     chat: bool = False
     """Treat each text as a user message, for the chat template."""
     system: Annotated[str, Field(min_length=1)] | None = None
@@ -125,12 +134,14 @@ class PromptsConfig(_Part):
     def chosen_columns(self) -> Columns:
         """Return what to read of each row."""
         held = {} if self.columns is None else self.columns.model_dump(exclude_none=True)
-        return Columns(held if self.column is None else {**held, "prompt": self.column}, self.template)
+        names = held if self.column is None else {**held, "prompt": self.column}
+        return Columns(names, self.template, self.group or ())
 
 
 _OF_SOURCES = {
     ("name", "split", "revision"): ("dataset",),
     ("column", "template", "columns"): ("file", "dataset"),
+    ("group",): ("builtin", "file", "dataset"),
 }
 """Keys that only some sources have."""
 
