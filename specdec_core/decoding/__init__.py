@@ -18,6 +18,7 @@ from specdec_core.decoding.guard.plugin_guard import PluginFailure, failure_text
 from specdec_core.decoding.metrics import Metrics
 from specdec_core.decoding.observers import Observer, ProgressObserver, TraceObserver
 from specdec_core.decoding.prompt_ids import Prompt, check_prompts
+from specdec_core.decoding.request_metrics import RequestMetrics
 from specdec_core.decoding.result import BatchResult, Generation
 from specdec_core.decoding.stopping import FinishReason, StopRule
 from specdec_core.decoding.tokens import TokenView
@@ -37,6 +38,7 @@ __all__ = [
     "PluginFailure",
     "ProgressObserver",
     "Prompt",
+    "RequestMetrics",
     "RuleLike",
     "StopRule",
     "TokenView",

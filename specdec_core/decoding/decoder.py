@@ -28,7 +28,7 @@ from specdec_core.decoding.arguments import (
 from specdec_core.decoding.beams.beam_batch import BeamBatch
 from specdec_core.decoding.beams.beam_decoder import BeamDecoder
 from specdec_core.decoding.guard.plugin_guard import PluginGuard
-from specdec_core.decoding.observers import Observer, OriginObserver
+from specdec_core.decoding.observers import Observer, RequestObserver
 from specdec_core.decoding.opening import LoopContext, first_rows, max_gamma_of, open_batch, session_info
 from specdec_core.decoding.prompt_ids import Prompt, as_prompts, check_batch, encode_prompt
 from specdec_core.decoding.result import BatchResult, Generation, generation
@@ -245,11 +245,11 @@ class Decoder:
                 return info, self._beams.open(info, rows, seeds, guard, settings, stops)
             return info, self._open(info, rows, seeds, guard, stops, limits)
 
-        origins = OriginObserver(len(rows))
+        requests = RequestObserver(len(rows), started)
         batch, guard = yield from steps_of(
             open_steps,
             ids,
-            (origins, *observers),
+            (requests, *observers),
             strict=self._strict,
             plugin_timeout=self._plugin_timeout,
             stacklevel=stacklevel,
@@ -258,7 +258,7 @@ class Decoder:
         if isinstance(batch, BeamBatch):
             sequences = self._beams.generations(batch, ids, settings.num_return_sequences)
         else:
-            sequences = self._generations(batch, ids, origins)
+            sequences = self._generations(batch, ids, requests)
         result = BatchResult(tuple(sequences), metrics, guard.failures, guard.notes)
         for observer in observers:
             observer.on_end(result)
@@ -297,11 +297,19 @@ class Decoder:
         return StopRule(frozenset(eos), settings.stop, self.target.tokenizer)
 
     def _generations(
-        self, batch: Batch, ids: Sequence[Sequence[int]], origins: OriginObserver
+        self, batch: Batch, ids: Sequence[Sequence[int]], requests: RequestObserver
     ) -> Iterator[Generation]:
-        for row, prompt, came in zip(batch.rows, ids, origins.rows, strict=True):
+        for n, (row, prompt, history) in enumerate(zip(batch.rows, ids, requests.rows, strict=True)):
             assert row.reason is not None
-            yield generation(prompt, row.tokens[row.begin :], row.reason, self.target.tokenizer, came)
+            yield generation(
+                prompt,
+                row.tokens[row.begin :],
+                row.reason,
+                self.target.tokenizer,
+                origins=tuple(history.origins),
+                metrics=requests.metrics(n),
+                seconds=history.seconds,
+            )
 
 
 def _generators(seeds: Sequence[int]) -> RowGenerators:

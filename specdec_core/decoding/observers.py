@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from time import perf_counter
 
+from specdec_core.decoding.request_metrics import RequestMetrics
 from specdec_core.decoding.result import BatchResult
 from specdec_core.interface import SessionInfo, StepReport
 from specdec_core.interface.outcome import TokenOrigin
@@ -48,20 +51,63 @@ class ProgressObserver(Observer):
         self._advance(sum(len(row) for row in report.outcome.committed))
 
 
-class OriginObserver(Observer):
-    """Keeps where each token comes from.
+class RequestObserver(Observer):
+    """Keeps the history of each sequence.
 
     Args:
         rows: Number of sequences.
+        started: When the call began, of `perf_counter`.
 
     Attributes:
-        rows: The origins of each sequence's tokens.
+        rows: The history of each.
     """
 
-    def __init__(self, rows: int) -> None:
-        self.rows: list[list[TokenOrigin]] = [[] for _ in range(rows)]
+    def __init__(self, rows: int, started: float) -> None:
+        self.rows = [RequestHistory() for _ in range(rows)]
+        self._started = started
+        self._longest = 0
+
+    def on_start(self, session: SessionInfo, prompts: Sequence[Sequence[int]]) -> None:  # noqa: ARG002
+        """Keep the longest draft that may be asked for."""
+        self._longest = session.max_gamma
 
     def on_step(self, report: StepReport) -> None:
-        """Keep the origins of the step's tokens."""
-        for row, new in zip(self.rows, report.origins, strict=True):
-            row += new
+        """Add a step to the sequences that were decoded in it."""
+        seconds = perf_counter() - self._started
+        steps = zip(self.rows, report.origins, report.outcome.drafted, report.outcome.accepted, strict=True)
+        for row, origins, drafted, accepted in steps:
+            if origins:
+                row.add(origins, drafted, accepted)
+                row.seconds = seconds
+
+    def metrics(self, row: int) -> RequestMetrics:
+        """Return the counts of a sequence."""
+        history = self.rows[row]
+        return RequestMetrics(self._longest, history.steps, tuple(history.drafted), tuple(history.accepted))
+
+
+@dataclass(slots=True)
+class RequestHistory:
+    """The steps of one sequence.
+
+    Attributes:
+        origins: Where each of its tokens comes from.
+        steps: Number of its steps.
+        drafted: Draft tokens of each step with a draft.
+        accepted: Accepted draft tokens of the same steps.
+        seconds: From the start of its batch to its last token.
+    """
+
+    origins: list[TokenOrigin] = field(default_factory=list)
+    steps: int = 0
+    drafted: list[int] = field(default_factory=list)
+    accepted: list[int] = field(default_factory=list)
+    seconds: float = 0.0
+
+    def add(self, origins: Sequence[TokenOrigin], drafted: int, accepted: int) -> None:
+        """Add a step."""
+        self.origins += origins
+        self.steps += 1
+        if drafted:
+            self.drafted.append(drafted)
+            self.accepted.append(accepted)

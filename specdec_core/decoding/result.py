@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, overload
+from typing import Any, TypedDict, Unpack, overload
 
 from specdec_core.decoding.guard.plugin_guard import PluginFailure
 from specdec_core.decoding.metrics import Metrics
+from specdec_core.decoding.request_metrics import RequestMetrics
 from specdec_core.decoding.stopping import FinishReason
 from specdec_core.interface.errors import ArgumentError
 from specdec_core.interface.outcome import TokenOrigin
@@ -26,6 +27,8 @@ class Generation:
         tokenizer: The target's tokenizer, which spells the tokens in a notebook; None without one.
         score: With beams, the log probability of the new tokens over their number to the power of the length
             penalty (`sequences_scores` of transformers); else None.
+        metrics: Its counts, under vLLM's names; None with beams, where one draft serves all beams of a prompt.
+        seconds: Wall time from the start of its batch to its last token; None with beams, which end together.
     """
 
     prompt: tuple[int, ...]
@@ -36,6 +39,8 @@ class Generation:
     origins: tuple[TokenOrigin, ...] = field(default=(), compare=False)
     tokenizer: Any = field(default=None, compare=False)
     score: float | None = field(default=None, compare=False)
+    metrics: RequestMetrics | None = field(default=None, compare=False)
+    seconds: float | None = field(default=None, compare=False)
 
     def __repr__(self) -> str:
         shown = f"tokens={self.tokens}" if self.text is None else f"text={self.text!r}"
@@ -50,17 +55,25 @@ class Generation:
         return results_html([self])
 
 
+class Found(TypedDict, total=False):
+    """Fields of a `Generation` beside its tokens."""
+
+    origins: tuple[TokenOrigin, ...]
+    score: float | None
+    metrics: RequestMetrics
+    seconds: float
+
+
 def generation(
     prompt: Sequence[int],
     tokens: Sequence[int],
     reason: FinishReason,
     tokenizer: Any,
-    origins: Sequence[TokenOrigin] = (),
-    score: float | None = None,
+    **found: Unpack[Found],
 ) -> Generation:
     """Return a finished sequence, with its text if there is a tokenizer."""
     text = None if tokenizer is None else tokenizer.decode(tuple(tokens), skip_special_tokens=True)
-    return Generation(tuple(prompt), tuple(tokens), text, reason, tuple(origins), tokenizer, score)
+    return Generation(tuple(prompt), tuple(tokens), text, reason, tokenizer=tokenizer, **found)
 
 
 @dataclass(frozen=True, repr=False)

@@ -102,6 +102,7 @@ class PreparedRun:
         failures: list[PluginFailure] = []
         notes: dict[str, None] = {}
         outputs: list[Output] = []
+        seconds: list[float | None] = []
         drafter, gamma = self._decoder.drafter, self._decoder.gamma
         remembers = drafter is not None and drafter.remembers
         if drafter is not None:
@@ -123,9 +124,11 @@ class PreparedRun:
                 failures += result.failures
                 notes.update(dict.fromkeys(result.notes))
                 best = result.sequences[:: job.generation.num_return_sequences]
-                outputs += [Output(one.tokens, one.text) for one in best]
+                outputs += [Output(one.tokens, one.text, one.metrics) for one in best]
+                seconds += [one.seconds for one in best]
         return Repeat(
             *(job.task, job.run.name, number, metrics, tuple(failures), tuple(outputs)),
+            request_seconds=tuple(seconds),
             device=describe_hardware(self._target),
             # Elsewhere the thread sleeps while the device computes.
             cpu_seconds=cpu_seconds if self._target.device.type == "cpu" else None,

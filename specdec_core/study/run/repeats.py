@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, TypeAlias, TypeVar
 
-from specdec_core.decoding import Metrics, PluginFailure
+from specdec_core.decoding import Metrics, PluginFailure, RequestMetrics
 from specdec_core.study.report.quality import Output
 from specdec_core.study.report.run_fields import ReplayedOn
 
@@ -28,6 +28,8 @@ class Repeat:
         metrics: Counts and times, summed over the batches.
         failures: Plugin failures, none of which cost a token.
         outputs: The output for each prompt.
+        request_seconds: Wall time of each prompt, from the start of its batch to its last token; None with beams.
+            Empty if nothing was timed.
         device: Device of the target; None in journals that do not record it.
         turn: Its position in the order in which the runs of its repeat were timed, from 1; None in journals that
             do not record it.
@@ -45,6 +47,7 @@ class Repeat:
     metrics: Metrics
     failures: tuple[PluginFailure, ...]
     outputs: tuple[Output, ...]
+    request_seconds: tuple[float | None, ...] = ()
     device: str | None = None
     turn: int | None = None
     cpu_seconds: float | None = None
@@ -60,18 +63,21 @@ class Repeat:
 
     def without_times(self) -> Repeat:
         """Return the same repeat with no time measured."""
-        return replace(self, metrics=self.metrics.without_times(), cpu_seconds=None)
+        return replace(self, metrics=self.metrics.without_times(), request_seconds=(), cpu_seconds=None)
 
     def to_plain(self) -> dict[str, Any]:
         """Return the repeat as plain data, which JSON can hold."""
         return {
             **{
                 name: getattr(self, name)
-                for name in ("task", "run", "repeat", "device", "turn", "cpu_seconds", "notes")
+                for name in (
+                    *("task", "run", "repeat", "device", "turn"),
+                    *("cpu_seconds", "request_seconds", "notes"),
+                )
             },
             "metrics": asdict(self.metrics),
             "failures": [asdict(one) for one in self.failures],
-            "outputs": [{"tokens": one.tokens, "text": one.text} for one in self.outputs],
+            "outputs": [asdict(one) for one in self.outputs],
             # What was timed is written as before there were replays.
             **({} if self.replayed is None else {"replayed": asdict(self.replayed)}),
             **{name: True for name in ("remembers", "varies") if getattr(self, name)},
@@ -87,11 +93,18 @@ class Repeat:
         parsed = {
             "metrics": Metrics.from_plain(entry["metrics"]),
             "failures": tuple(PluginFailure(**one) for one in entry["failures"]),
-            "outputs": tuple(Output(tuple(one["tokens"]), one["text"]) for one in entry["outputs"]),
+            "outputs": tuple(map(_output, entry["outputs"])),
+            "request_seconds": tuple(entry["request_seconds"]),
             "notes": tuple(entry.get("notes", ())),
             "replayed": _replayed(entry.get("replayed")),
         }
         return cls(**{**entry, **parsed})
+
+
+def _output(plain: Mapping[str, Any]) -> Output:
+    metrics = plain["metrics"]
+    counts = None if metrics is None else RequestMetrics.from_plain(metrics)
+    return Output(tuple(plain["tokens"]), plain["text"], counts)
 
 
 def _replayed(plain: Mapping[str, Any] | None) -> ReplayedOn | None:
@@ -103,8 +116,9 @@ def _replayed(plain: Mapping[str, Any] | None) -> ReplayedOn | None:
 class Repeats(Mapping[RepeatKey, Repeat]):
     """Finished repeats by task, run and number.
 
-    The repeats of a run have the same seeds, and so the same outputs and counts, and a greedy run has those of the
-    baseline. What is equal is kept once, so that memory grows with the times that were measured, and little else.
+    The repeats of a run have the same seeds, and so the same outputs and counts, and a greedy run has the tokens
+    of the baseline. What is equal is kept once, so that memory grows with the times that were measured, and
+    little else.
 
     Args:
         repeats: The first ones.
@@ -149,8 +163,11 @@ class Repeats(Mapping[RepeatKey, Repeat]):
 
     def _output(self, output: Output) -> Output:
         known: Output | None = self._shared.get(output)
+        if known:
+            return known
         # Token ids too: those of a large vocabulary are four times the size of a reference to them.
-        return known or self._once(Output(tuple(map(self._once, output.tokens)), output.text))
+        tokens = self._once(tuple(map(self._once, output.tokens)))
+        return self._once(Output(tokens, self._once(output.text), self._once(output.metrics)))
 
     def _once(self, value: _Value) -> _Value:
         kept: _Value = self._shared.setdefault(value, value)

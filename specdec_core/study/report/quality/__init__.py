@@ -12,6 +12,7 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 from specdec_core.study.report.quality.difference import (
     MIN_PROMPTS,
@@ -30,6 +31,9 @@ from specdec_core.study.report.quality.scores import (
     first_difference,
     score,
 )
+
+if TYPE_CHECKING:
+    from specdec_core.decoding.request_metrics import RequestMetrics
 
 __all__ = [
     "METRICS",
@@ -58,10 +62,12 @@ class Output:
     Attributes:
         tokens: Ids of the new tokens.
         text: The decoded tokens; None without a tokenizer.
+        metrics: Counts of the request; None with beams, and for recorded texts.
     """
 
     tokens: tuple[int, ...]
     text: str | None
+    metrics: RequestMetrics | None = None
 
 
 @dataclass(frozen=True)
