@@ -74,16 +74,17 @@ class RequestObserver(Observer):
     def on_step(self, report: StepReport) -> None:
         """Add a step to the sequences that were decoded in it."""
         seconds = perf_counter() - self._started
-        steps = zip(self.rows, report.origins, report.outcome.drafted, report.outcome.accepted, strict=True)
-        for row, origins, drafted, accepted in steps:
+        drafts = zip(report.outcome.drafted, report.outcome.accepted, report.verified, strict=True)
+        for row, origins, draft in zip(self.rows, report.origins, drafts, strict=True):
             if origins:
-                row.add(origins, drafted, accepted)
+                row.add(origins, *draft)
                 row.seconds = seconds
 
     def metrics(self, row: int) -> RequestMetrics:
         """Return the counts of a sequence."""
         history = self.rows[row]
-        return RequestMetrics(self._longest, history.steps, tuple(history.drafted), tuple(history.accepted))
+        drafts = tuple(history.drafted), tuple(history.accepted)
+        return RequestMetrics(self._longest, history.steps, *drafts, history.rejected)
 
 
 @dataclass(slots=True)
@@ -95,6 +96,7 @@ class RequestHistory:
         steps: Number of its steps.
         drafted: Draft tokens of each step with a draft.
         accepted: Accepted draft tokens of the same steps.
+        rejected: Drafts cut short by a rejection.
         seconds: From the start of its batch to its last token.
     """
 
@@ -102,12 +104,14 @@ class RequestHistory:
     steps: int = 0
     drafted: list[int] = field(default_factory=list)
     accepted: list[int] = field(default_factory=list)
+    rejected: int = 0
     seconds: float = 0.0
 
-    def add(self, origins: Sequence[TokenOrigin], drafted: int, accepted: int) -> None:
+    def add(self, origins: Sequence[TokenOrigin], drafted: int, accepted: int, verified: int) -> None:
         """Add a step."""
         self.origins += origins
         self.steps += 1
         if drafted:
             self.drafted.append(drafted)
             self.accepted.append(accepted)
+            self.rejected += verified > accepted

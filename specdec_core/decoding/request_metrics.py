@@ -33,6 +33,7 @@ class RequestMetrics:
         steps: Forward passes of the target in which the sequence was decoded, with a draft or without.
         per_step_drafted: Draft tokens of each step with a draft, in order.
         per_step_accepted: Accepted draft tokens of the same steps.
+        rejected: Drafts cut short by a rejection; None where an engine does not say.
 
     References:
         vLLM's documentation of `--per-request-spec-decode-metrics`.
@@ -42,6 +43,7 @@ class RequestMetrics:
     steps: int
     per_step_drafted: tuple[int, ...] = ()
     per_step_accepted: tuple[int, ...] = ()
+    rejected: int | None = None
 
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> RequestMetrics:

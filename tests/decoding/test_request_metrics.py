@@ -70,6 +70,7 @@ def test_each_row_of_a_batch_has_its_own_counts(target, gamma):
     assert sum(one.steps for one in each) == total.row_steps > total.target_calls
     assert sum(one.num_draft_tokens for one in each) == total.drafted
     assert sum(one.num_accepted_draft_tokens for one in each) == total.accepted > 0
+    assert sum(one.rejected for one in each) == total.rejected > 0
 
 
 def test_a_request_takes_until_its_last_token(target):
@@ -87,7 +88,7 @@ def test_a_request_takes_until_its_last_token(target):
 
 def test_without_a_drafter_every_token_is_a_step(target):
     (one,) = Decoder(target).generate([1], max_new_tokens=6)
-    assert one.metrics == RequestMetrics(0, 6)
+    assert one.metrics == RequestMetrics(0, 6, rejected=0)
 
 
 def test_beams_share_a_draft_and_have_no_counts(target):

@@ -22,7 +22,7 @@ IDENTITY = {"settings": {"seed": 0, "model": "m"}, "runs": ["a"], "device": "cpu
 
 def repeat(number, run="baseline"):
     failures = (PluginFailure("x", 1, "m", "x.py:3"),)
-    counts = RequestMetrics(4, 2, (4, 1), (2, 0))
+    counts = RequestMetrics(4, 2, (4, 1), (2, 0), 2)
     outputs = (Output((3, 1, 4), "pi", counts), Output((), None))
     metrics = Metrics(tokens=8, seconds=0.5, verified_at=(4, 2), times=(StepTimes(), StepTimes(3, 0.1, 0.2, 0.4)))
     return Repeat("tenth", run, number, metrics, failures, outputs, (0.25, None))
