@@ -299,7 +299,8 @@ class Decoder:
     def _generations(
         self, batch: Batch, ids: Sequence[Sequence[int]], requests: RequestObserver
     ) -> Iterator[Generation]:
-        for n, (row, prompt, history) in enumerate(zip(batch.rows, ids, requests.rows, strict=True)):
+        found = zip(batch.rows, ids, requests.rows, requests.metrics, strict=True)
+        for row, prompt, history, metrics in found:
             assert row.reason is not None
             yield generation(
                 prompt,
@@ -307,7 +308,7 @@ class Decoder:
                 row.reason,
                 self.target.tokenizer,
                 origins=tuple(history.origins),
-                metrics=requests.metrics(n),
+                metrics=metrics,
                 seconds=history.seconds,
             )
 

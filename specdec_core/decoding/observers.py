@@ -80,11 +80,13 @@ class RequestObserver(Observer):
                 row.add(origins, *draft)
                 row.seconds = seconds
 
-    def metrics(self, row: int) -> RequestMetrics:
-        """Return the counts of a sequence."""
-        history = self.rows[row]
-        drafts = tuple(history.drafted), tuple(history.accepted)
-        return RequestMetrics(self._longest, history.steps, *drafts, history.rejected)
+    @property
+    def metrics(self) -> tuple[RequestMetrics, ...]:
+        """The counts of each sequence."""
+        return tuple(
+            RequestMetrics(self._longest, row.steps, tuple(row.drafted), tuple(row.accepted), row.rejected)
+            for row in self.rows
+        )
 
 
 @dataclass(slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import logging
 from collections.abc import Mapping
 from pathlib import Path
@@ -23,7 +24,8 @@ class ServedGenerate:
 
     transformers replaces `model.generate` with it when it loads the folder with `trust_remote_code`, and
     `transformers serve` calls it for every request. It decodes with the drafter, with the same distribution as
-    plain `generate`, and logs the figures of each call: the answers of `transformers serve` cannot carry them.
+    plain `generate`, and logs the figures of each call: the answers of `transformers serve` cannot carry them. A
+    line ends with the JSON that a response of vLLM has as `metrics`.
 
     Args:
         drafter: The drafter as in a study: its name, or a mapping with `name` and settings.
@@ -71,7 +73,8 @@ class ServedGenerate:
         output = GenerationMixin.generate(
             model, *args, generation_config=generation_config, custom_generate=self._decode, **kwargs
         )
-        _LOG.info("%s", output.metrics)
+        for one in output.request_metrics:
+            _LOG.info("%s %s", output.metrics, json.dumps({"speculative_decoding": one.to_plain(detailed=True)}))
         return output if dictionary else output.sequences
 
     def _ready(self, model: Any, tokenizer: Any) -> LoadedModel:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from pathlib import Path
 from queue import Queue
@@ -66,6 +67,9 @@ def test_a_folder_generates_what_its_model_does_in_fewer_passes(served, plain, t
     (line,) = [record.message for record in caplog.records]
     assert line.startswith("40 tokens in ")
     assert int(line.split()[3]) < 30
+    figures = json.loads(line[line.index("{") :])["speculative_decoding"]
+    assert sum(figures["per_step_accepted"]) == figures["num_accepted_draft_tokens"] > 0
+    assert len(figures["per_step_drafted"]) == sum(figures["acceptance_histogram"]) == figures["num_spec_steps"]
 
 
 def test_streams_and_stops_as_the_server_asks(served, plain, tokenizer):

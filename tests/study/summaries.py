@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import fields
 
 from specdec_core.study.report.quality import Output
-from specdec_core.study.report.summary import RunCounts, RunExpectation, RunSpeed, RunSummary
+from specdec_core.study.report.summary import RunCounts, RunExpectation, RunRequests, RunSpeed, RunSummary
 from specdec_core.theory.intervals import median_interval
 
 QUALITY = {
@@ -38,6 +38,7 @@ BASE = {
     "c": 0.1,
     "verify_cost": (1.0, 1.1, 1.2, 1.3),
     "draft_cost": (None, 0.1, 0.2, 0.3),
+    "percentiles": {},
     "tokens_per_second": 50.0,
     "tokens_per_second_min": 48.0,
     "tokens_per_second_max": 52.0,
@@ -73,7 +74,7 @@ def run(name, temperature=0, **changed):
     given = {**BASE, "config": config, "name": name, **changed}
     if given["repeats"] > 1:
         given = {"speedup_low": given["speedup_min"], "speedup_high": given["speedup_max"], **given}
-    groups = {"counts": RunCounts, "speed": RunSpeed, "expected": RunExpectation}
+    groups = {"counts": RunCounts, "requests": RunRequests, "speed": RunSpeed, "expected": RunExpectation}
     parts = {
         key: kind(**{one.name: given.pop(one.name, None) for one in fields(kind)}) for key, kind in groups.items()
     }

@@ -4,6 +4,7 @@ import csv
 import json
 import shutil
 from dataclasses import fields, replace
+from statistics import median
 from weakref import WeakKeyDictionary
 
 import pytest
@@ -15,8 +16,15 @@ from specdec_core.interface.errors import PromptError
 from specdec_core.interface.settings import TargetConfig
 from specdec_core.models import load_model
 from specdec_core.study.report.quality import Output
-from specdec_core.study.report.result_files import write_results
-from specdec_core.study.report.summary import RunCounts, RunExpectation, RunSpeed, RunSummary, summarise
+from specdec_core.study.report.result_files import first_outputs, write_results
+from specdec_core.study.report.summary import (
+    RunCounts,
+    RunExpectation,
+    RunRequests,
+    RunSpeed,
+    RunSummary,
+    summarise,
+)
 from specdec_core.study.report.tables import diagnoses, results_table
 from specdec_core.study.run.factory import load_target
 from specdec_core.study.run.journal import journal_line
@@ -120,6 +128,32 @@ def test_speeds_are_those_of_the_runs_own_repeats(result_of):
         )
 
 
+def test_requests_have_figures_of_their_own(result_of, tmp_path):
+    result = result_of(STUDY, "batch_size=2")
+    baseline, echo, _ = summarise(result)
+    outputs = first_outputs(result)
+    each = [one.metrics for one in outputs[None, "echo-2"]]
+    figures, percentiles = echo.requests.speculative_decoding, echo.requests.percentiles
+    assert figures["num_accepted_draft_tokens"] == echo.counts.accepted / echo.repeats > 0
+    assert figures["num_spec_steps"] == sum(figures["acceptance_histogram"])
+    lengths = [one.mean_acceptance_length for one in each]
+    assert len(set(lengths)) > 1
+    assert percentiles["mean_acceptance_length"]["p50"] == pytest.approx(median(lengths))
+    assert percentiles["mean_acceptance_length"]["max"] == max(lengths)
+    seconds = percentiles["seconds"]
+    assert 0 < seconds["min"] <= seconds["p10"] <= seconds["p50"] <= seconds["p99"] <= seconds["max"]
+    assert baseline.requests.speculative_decoding is None
+    assert set(baseline.requests.percentiles) == {"seconds"}
+
+    paths, _ = write_results(tmp_path, result.study, [baseline, echo], outputs)
+    lines = [json.loads(line) for line in paths[2].read_text().splitlines()]
+    written = [one["metrics"]["speculative_decoding"] for one in lines if one["run"] == "echo-2"]
+    assert written == [one.to_plain(detailed=True) for one in each]
+    row = list(csv.DictReader(paths[1].read_text().splitlines()))[1]
+    assert float(row["request_mean_acceptance_length_p90"]) == percentiles["mean_acceptance_length"]["p90"]
+    assert "Percentiles over the requests" in paths[3].read_text()
+
+
 def test_deviation_is_that_of_a_sequence(result_of):
     result = result_of(STUDY, "batch_size=2")
     spent = sum(repeat.metrics.deviation for (_, run, _), repeat in result.repeats.items() if run == "lenient")
@@ -134,7 +168,7 @@ def test_results_are_written_as_promised(study, summaries, tmp_path):
     assert [path.name for path in paths] == ["results.jsonl", "summary.csv", "outputs.jsonl", "report.html"]
     assert json.loads(paths[2].read_text(encoding="utf-8")) == {
         **{"task": None, "run": "baseline", "prompt": "1", "source": None, "text": "é", "references": []},
-        **{"same_as_baseline": True, "tokens": [1]},
+        **{"same_as_baseline": True, "tokens": [1], "metrics": {"speculative_decoding": None}},
     }
     assert "é" in paths[2].read_text(encoding="utf-8")
     page = paths[3].read_text(encoding="utf-8")
@@ -281,7 +315,7 @@ def test_what_the_target_cannot_do_ends_the_study(study, tmp_path):
 
 
 def test_the_fields_of_a_summary_are_documented():
-    for part in (RunSummary, RunCounts, RunSpeed, RunExpectation):
+    for part in (RunSummary, RunCounts, RunRequests, RunSpeed, RunExpectation):
         for field in fields(part):
             assert f"        {field.name}: " in part.__doc__
 

@@ -32,7 +32,9 @@ from specdec_core.decoding.custom_generate.columns import Columns
 from specdec_core.decoding.custom_generate.processors import PreparedProcessors
 from specdec_core.decoding.guard.plugin_guard import PluginGuard
 from specdec_core.decoding.metrics import Metrics
+from specdec_core.decoding.observers import RequestObserver
 from specdec_core.decoding.opening import LoopContext, max_gamma_of, open_batch, session_info
+from specdec_core.decoding.request_metrics import RequestMetrics
 from specdec_core.decoding.row import Row
 from specdec_core.decoding.step import Batch
 from specdec_core.decoding.step_loop import steps_of
@@ -157,7 +159,7 @@ class GenerateWith:
 
         Returns:
             What `generate` returns: ids `[B, L + n]`, or with `return_dict_in_generate` an output of transformers,
-            which has the figures of this call as `metrics`.
+            which has the figures of this call as `metrics`, and those of each sequence as `request_metrics`.
 
         Raises:
             ConfigError: `generate` was asked for what this does not do.
@@ -178,12 +180,12 @@ class GenerateWith:
             arguments=model_kwargs,
             hidden=hidden,
         )
-        columns, metrics = self._decode(loaded, drafter, call)
+        columns, metrics, requests = self._decode(loaded, drafter, call)
         with self._lock:
             self.metrics += metrics
         if call.streamer is not None:
             call.streamer.end()
-        return _output(call, columns, metrics, encoder_decoder=loaded.encoder_decoder)
+        return _output(call, columns, metrics, requests, encoder_decoder=loaded.encoder_decoder)
 
     def _loaded(self, model: Any, ids: Tensor) -> tuple[LoadedModel, Drafter | None]:
         if getattr(model, "training", False):
@@ -200,8 +202,10 @@ class GenerateWith:
                 self._known[key] = loaded, drafter
             return self._known[key]
 
-    def _decode(self, target: LoadedModel, drafter: Drafter | None, call: Call) -> tuple[Columns, Metrics]:
-        """Decode what a call asks for; return the columns, and the figures."""
+    def _decode(
+        self, target: LoadedModel, drafter: Drafter | None, call: Call
+    ) -> tuple[Columns, Metrics, tuple[RequestMetrics, ...]]:
+        """Decode what a call asks for; return the columns, the figures, and those of each sequence."""
         config, count = call.config, len(call.rows)
         sampled, dictionary = bool(config.do_sample), bool(config.return_dict_in_generate)
         scores, logits = (dictionary and bool(one) for one in (config.output_scores, config.output_logits))
@@ -237,8 +241,9 @@ class GenerateWith:
         pad_id = call.padding.pad_id if call.pads else None
         columns = Columns(call.ids, call.criteria, pad_id, call.streamer, to_probs, scores=scores, logits=logits)
         began = perf_counter()
+        each = RequestObserver(len(rows), began)
         steps = steps_of(
-            open_steps, sources, (), strict=self._strict, plugin_timeout=self._plugin_timeout, stacklevel=5
+            open_steps, sources, (each,), strict=self._strict, plugin_timeout=self._plugin_timeout, stacklevel=5
         )
         while True:
             try:
@@ -246,7 +251,8 @@ class GenerateWith:
             except StopIteration as end:
                 batch: Batch = end.value[0]
                 seconds = perf_counter() - began
-                return columns, replace(batch.metrics.with_seconds(seconds), tokens=columns.tokens)
+                metrics = replace(batch.metrics.with_seconds(seconds), tokens=columns.tokens)
+                return columns, metrics, each.metrics
             columns.add(rows, report)
 
     def _with_stop_strings(
@@ -263,7 +269,14 @@ class GenerateWith:
         return StoppingCriteriaList([*criteria, StopStringCriteria(self._tokenizer, given)])
 
 
-def _output(call: Call, columns: Columns, metrics: Metrics, *, encoder_decoder: bool) -> Any:
+def _output(
+    call: Call,
+    columns: Columns,
+    metrics: Metrics,
+    requests: tuple[RequestMetrics, ...],
+    *,
+    encoder_decoder: bool,
+) -> Any:
     """Return the result of `generate`."""
     if not call.config.return_dict_in_generate:
         return columns.ids
@@ -273,6 +286,7 @@ def _output(call: Call, columns: Columns, metrics: Metrics, *, encoder_decoder: 
         scores=None if columns.scores is None else tuple(columns.scores),
         logits=None if columns.logits is None else tuple(columns.logits),
     )
-    # An attribute and no key: what iterates over the output finds what it knows.
+    # Attributes, not keys: what iterates over the output finds what it knows.
     output.metrics = metrics
+    output.request_metrics = requests
     return output

@@ -32,7 +32,7 @@ REPORT = "report.html"
 Outputs: TypeAlias = Mapping[tuple[str | None, str], "Sequence[Output]"]
 """The outputs by task and run, in the order of the prompts."""
 
-_COLUMN_PREFIXES = {"time_shares": "time", "quality": "quality", "replayed": "replayed"}
+_COLUMN_PREFIXES = {"time_shares": "time", "quality": "quality", "replayed": "replayed", "percentiles": "request"}
 """Mappings whose entries get a column each in `summary.csv`, and the prefix of the columns."""
 
 
@@ -66,7 +66,14 @@ def output_lines(study: Study, outputs: Outputs) -> Iterator[dict[str, Any]]:
                     "references": list(prompt.references),
                     "same_as_baseline": index < len(baseline) and output.tokens == baseline[index].tokens,
                     "tokens": list(output.tokens),
+                    "metrics": {"speculative_decoding": _speculative_decoding(output)},
                 }
+
+
+def _speculative_decoding(output: Output) -> dict[str, Any] | None:
+    """Return the figures of a request, each step among them; None where nothing drafts."""
+    metrics = output.metrics
+    return None if metrics is None or not metrics.num_spec_tokens else metrics.to_plain(detailed=True)
 
 
 def write_results(
@@ -133,12 +140,21 @@ def _cell(value: Any) -> Any:
     return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA) else value
 
 
+def _columns(prefix: str, values: Mapping[str, Any], *, nested: bool) -> dict[str, Any]:
+    """Return the columns of a mapping, and of the mappings in it."""
+    columns: dict[str, Any] = {}
+    for key, value in values.items():
+        name = f"{prefix}_{key}"
+        columns |= _columns(name, value, nested=True) if nested and isinstance(value, Mapping) else {name: value}
+    return columns
+
+
 def table_row(line: Mapping[str, Any]) -> dict[str, Any]:
     """Return what `summary.csv` has of a line of `results.jsonl`: the values that fit into cells."""
     row: dict[str, Any] = {}
     for name, value in line.items():
         if name in _COLUMN_PREFIXES:
-            parts = {f"{_COLUMN_PREFIXES[name]}_{key}": part for key, part in (value or {}).items()}
+            parts = _columns(_COLUMN_PREFIXES[name], value or {}, nested=name == "percentiles")
         else:
             parts = {name: value}
         row |= {key: part for key, part in parts.items() if not isinstance(part, (Mapping, tuple, list))}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from specdec_core.costs.machine import NOISY
 
@@ -122,6 +123,22 @@ class RunExpectation:
     speedup_by_gamma: tuple[float, ...]
     time_shares: Mapping[str, float] | None
     diagnosis: str | None
+
+
+@dataclass(frozen=True)
+class RunRequests:
+    """Figures of the requests of a run, one for each prompt. `outputs.jsonl` has those of each request.
+
+    Attributes:
+        speculative_decoding: The fields of vLLM's `metrics.speculative_decoding`, over all steps of the first
+            repeat; repeats have the same seeds. None for the baseline, with beams and for replays.
+        percentiles: `mean`, `min`, `max` and the 10th to 99th percentile (`p10`, `p50`, `p90`, `p95`, `p99`) of
+            `mean_acceptance_length` and `draft_acceptance_rate`, and of `seconds` in all repeats: from the start
+            of a request's batch to its last token. Without those that were not measured.
+    """
+
+    speculative_decoding: Mapping[str, Any] | None
+    percentiles: Mapping[str, Mapping[str, float]]
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,8 @@ from specdec_core.study.report.expectation import (
     verify_cost,
 )
 from specdec_core.study.report.quality import assess_repeats
-from specdec_core.study.report.run_fields import ReplayedOn, RunCounts, RunExpectation, RunSpeed
+from specdec_core.study.report.requests import run_requests
+from specdec_core.study.report.run_fields import ReplayedOn, RunCounts, RunExpectation, RunRequests, RunSpeed
 from specdec_core.study.report.uneven import uneven_calls
 from specdec_core.study.run.repeats import Repeat
 from specdec_core.study.run.study_session import StudyResult
@@ -37,7 +38,7 @@ _UNKNOWN = RunExpectation(None, None, None, None, (), None, None)
 class RunSummary:
     """The findings of a study about one run.
 
-    A line of `results.jsonl` holds these fields, those of `counts`, `speed` and `expected` among them.
+    A line of `results.jsonl` holds these fields, and those of `counts`, `requests`, `speed` and `expected`.
 
     Attributes:
         task: Name of the task; None for the only task of a study without `tasks`.
@@ -49,6 +50,7 @@ class RunSummary:
         lossless: Whether lenience and rule give outputs with the target's distribution.
         repeats: Number of finished repeats.
         counts: Sums over repeats and prompts.
+        requests: Figures of the single requests.
         speed: Measured speeds and costs.
         expected: What theory expects.
         quality: How the outputs compare with those of the baseline and with references: the fields of
@@ -84,6 +86,7 @@ class RunSummary:
     lossless: bool
     repeats: int
     counts: RunCounts
+    requests: RunRequests
     speed: RunSpeed
     expected: RunExpectation
     quality: Mapping[str, Any] | None
@@ -118,7 +121,7 @@ class RunSummary:
                 continue
             if name == "replayed":  # the fields of `speed` and `expected` have its speed-ups
                 value = {key: part for key, part in value.items() if not key.startswith("speedup")}
-            fields |= value if name in ("counts", "speed", "expected") else {name: value}
+            fields |= value if name in ("counts", "requests", "speed", "expected") else {name: value}
         return fields
 
 
@@ -211,6 +214,7 @@ def _summary(result: StudyResult, run: Run, measured: _TaskMetrics) -> RunSummar
         lossless=run.lossless_for(task.sampling),
         repeats=len(metrics),
         counts=counts,
+        requests=run_requests(repeats),
         speed=speed,
         expected=expected,
         quality=None if quality is None else asdict(quality),

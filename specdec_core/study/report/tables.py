@@ -133,6 +133,28 @@ def quality_table(summaries: Sequence[RunSummary]) -> ReportTable | None:
     )
 
 
+def request_table(summaries: Sequence[RunSummary]) -> ReportTable | None:
+    """Return percentiles over the requests of a task's runs; None if nothing was measured for each request."""
+    found = [(one, one.requests.percentiles) for one in summaries if one.requests.percentiles]
+    if not found:
+        return None
+    shown = [one for one in _REQUESTS if any(one[0] in percentiles for _, percentiles in found)]
+    rows = []
+    for summary, percentiles in found:
+        cells = [number(percentiles.get(name, {}).get(key), 2) for name, key, _ in shown]
+        if summary.drafter is None:
+            cells = ["" if cell == UNKNOWN else cell for cell in cells]
+        rows.append(Row((summary.name, *cells), "dim" if summary.name == BASELINE else ""))
+    columns = (Column(f"{heading}\n{key}") for _, key, heading in shown)
+    return ReportTable((Column("run", numeric=False), *columns), tuple(rows))
+
+
+_REQUESTS = (
+    *(("mean_acceptance_length", key, "acceptance length") for key in ("p10", "p50", "p90")),
+    *(("draft_acceptance_rate", key, "draft acceptance rate") for key in ("p10", "p50", "p90")),
+    *(("seconds", key, "seconds") for key in ("p50", "p90", "p95", "p99")),
+)
+"""Figures of requests, their percentiles, and the headings."""
 _LEAST = {"ROUGE-1": 4, "ROUGE-2": 5, "ROUGE-L": 3, TESTED: 0}
 _TEST = (
     Column(f"{TESTED} against\nbaseline"),

@@ -39,12 +39,16 @@ def uneven_calls(
         return ()
     by_output: dict[object, set[tuple[int, ...]]] = {}
     for one in known:
-        by_output.setdefault((one.device, one.outputs), set()).add(_counts(one))
+        by_output.setdefault((one.device, _tokens(one)), set()).add(_counts(one))
     differ = any(len(counts) > 1 for counts in by_output.values())
     if not differ and not greedy and not _nests_gamma(run.drafter):
         same_device = len({one.device for one in known}) == 1
-        differ = same_device and len(by_output) > 1 and len({one.outputs for one in baseline.values()}) == 1
+        differ = same_device and len(by_output) > 1 and len({_tokens(one) for one in baseline.values()}) == 1
     return tuple(one.metrics.target_calls for one in known) if differ else ()
+
+
+def _tokens(repeat: Repeat) -> tuple[tuple[int, ...], ...]:
+    return tuple(one.tokens for one in repeat.outputs)
 
 
 def _counts(repeat: Repeat) -> tuple[int, ...]:

@@ -18,7 +18,7 @@ from specdec_core.study.report.formats import visible
 from specdec_core.study.report.html import charts
 from specdec_core.study.report.html.pictures import Picture, pictures
 from specdec_core.study.report.replayed import replay_line, replay_of
-from specdec_core.study.report.tables import by_task, quality_table, results_table
+from specdec_core.study.report.tables import by_task, quality_table, request_table, results_table
 from specdec_core.study.report.verdict import verdict
 
 if TYPE_CHECKING:
@@ -177,6 +177,7 @@ class _Section:
         self.alphas = [(name, curve) for name, curve, _ in curves if curve is not None]
         self.gammas = [(name, curve) for name, _, curve in curves if curve is not None]
         self.results = results_table(runs)
+        self.requests = request_table(runs)
         self.quality = quality_table(runs)
         self.diagnosed = [one for one in runs if one.expected.diagnosis is not None]
 

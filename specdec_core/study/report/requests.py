@@ -1,0 +1,48 @@
+"""Figures of the requests of a run: over all of their steps, and percentiles over the requests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+
+from specdec_core.decoding import RequestMetrics
+from specdec_core.study.report.run_fields import RunRequests
+from specdec_core.study.run.repeats import Repeat
+
+_PERCENTILES = (10, 50, 90, 95, 99)
+
+
+def run_requests(repeats: Mapping[int, Repeat]) -> RunRequests:
+    """Return the figures of the requests of a run, from its finished repeats."""
+    first = next(iter(repeats.values()), None)
+    each = [] if first is None else [one.metrics for one in first.outputs if one.metrics is not None]
+    drafts = [one for one in each if one.num_spec_tokens]
+    seconds = (one for repeat in repeats.values() for one in repeat.request_seconds)
+    values = {
+        "mean_acceptance_length": [one.mean_acceptance_length for one in drafts],
+        "draft_acceptance_rate": [one.draft_acceptance_rate for one in drafts],
+        "seconds": [one for one in seconds if one is not None],
+    }
+    return RunRequests(
+        speculative_decoding=over_all_steps(drafts).to_plain() if drafts else None,
+        percentiles={name: _percentiles(each) for name, each in values.items() if each},
+    )
+
+
+def over_all_steps(requests: Iterable[RequestMetrics]) -> RequestMetrics:
+    """Return the counts of some requests as if they were one, so that every step weighs the same."""
+    each = list(requests)
+    return RequestMetrics(
+        max((one.num_spec_tokens for one in each), default=0),
+        sum(one.steps for one in each),
+        tuple(drafted for one in each for drafted in one.per_step_drafted),
+        tuple(accepted for one in each for accepted in one.per_step_accepted),
+        sum(one.rejected or 0 for one in each),
+    )
+
+
+def _percentiles(values: Sequence[float]) -> dict[str, float]:
+    found = dict(zip(_PERCENTILES, np.percentile(values, _PERCENTILES), strict=True))
+    ends = {"mean": float(np.mean(values)), "min": min(values), "max": max(values)}
+    return {**ends, **{f"p{percent}": float(value) for percent, value in found.items()}}
