@@ -10,6 +10,7 @@ from specdec_core.decoding.arguments import (
     make_lenience,
     make_rule,
 )
+from specdec_core.decoding.chat import Chat, Conversations, Turn, check_converses
 from specdec_core.decoding.custom_generate.function import GenerateWith, generate_with
 from specdec_core.decoding.decoder import Decoder
 from specdec_core.decoding.drafting.argmax_request import greedy_request
@@ -26,6 +27,8 @@ from specdec_core.sampling.generators import row_seed
 
 __all__ = [
     "BatchResult",
+    "Chat",
+    "Conversations",
     "Decoder",
     "DrafterLike",
     "FinishReason",
@@ -43,6 +46,8 @@ __all__ = [
     "StopRule",
     "TokenView",
     "TraceObserver",
+    "Turn",
+    "check_converses",
     "check_form",
     "check_prompts",
     "failure_text",

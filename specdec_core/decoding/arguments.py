@@ -23,7 +23,7 @@ from specdec_core.interface import (
 )
 from specdec_core.interface.constraint import Constraint
 from specdec_core.interface.errors import ArgumentError, unknown_name
-from specdec_core.interface.settings import GenerationSettings
+from specdec_core.interface.settings import GenerationOptions, GenerationSettings
 from specdec_core.interface.spec import PluginKind
 from specdec_core.models import LoadedModel
 from specdec_core.models.load.model_requirements import unmet_requirements
@@ -216,6 +216,19 @@ def settings_or_default(kind: type[_Settings], given: object, argument: str) -> 
             f"{', '.join(f'{name}=...' for name in kind.model_fields)}."
         )
     return given
+
+
+def generation_settings(given: object, options: GenerationOptions) -> GenerationSettings:
+    """Return the settings of a call: those that were given, with its keyword arguments in place of theirs.
+
+    Raises:
+        ArgumentError: Something else was given, or a keyword is unknown.
+        ConfigError: A value is invalid.
+    """
+    settings = settings_or_default(GenerationSettings, given, "settings")
+    if isinstance(stop := options.get("stop"), str):
+        options = {**options, "stop": (stop,)}
+    return with_options(settings, options, "Temperature and the like are arguments of Decoder().")
 
 
 def constraint_of_each(

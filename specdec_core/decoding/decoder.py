@@ -17,6 +17,7 @@ from specdec_core.decoding.arguments import (
     checked_timeout,
     checked_width,
     constraint_of_each,
+    generation_settings,
     make_drafter,
     make_gamma,
     make_lenience,
@@ -27,6 +28,7 @@ from specdec_core.decoding.arguments import (
 )
 from specdec_core.decoding.beams.beam_batch import BeamBatch
 from specdec_core.decoding.beams.beam_decoder import BeamDecoder
+from specdec_core.decoding.chat import Chat
 from specdec_core.decoding.guard.plugin_guard import PluginGuard
 from specdec_core.decoding.observers import Observer, RequestObserver
 from specdec_core.decoding.opening import LoopContext, first_rows, max_gamma_of, open_batch, session_info
@@ -34,7 +36,7 @@ from specdec_core.decoding.prompt_ids import Prompt, as_prompts, check_batch, en
 from specdec_core.decoding.result import BatchResult, Generation, generation
 from specdec_core.decoding.row import Row
 from specdec_core.decoding.step import Batch
-from specdec_core.decoding.step_loop import steps_of
+from specdec_core.decoding.step_loop import finished, steps_of
 from specdec_core.decoding.stopping import StopRule
 from specdec_core.interface import ConfigError, SessionInfo, StepReport
 from specdec_core.interface.errors import ArgumentError
@@ -44,14 +46,13 @@ from specdec_core.interface.settings import (
     SamplingOptions,
     SamplingSettings,
 )
-from specdec_core.models import LoadedModel
+from specdec_core.models import LoadedModel, PrefixCache
 from specdec_core.sampling.constraints import Constraints, open_constraints
 from specdec_core.sampling.generators import RowGenerators, row_seed
 from specdec_core.sampling.logits import LogitsToProbs
 from specdec_core.verification.acceptance import SpeculativeSampling
 
 _TO_GENERATE = "How long to decode, and the seed, are arguments of generate()."
-_TO_DECODER = "Temperature and the like are arguments of Decoder()."
 
 
 class Decoder:
@@ -163,6 +164,7 @@ class Decoder:
         observers: Sequence[Observer] = (),
         seeds: Sequence[int] | None = None,
         constraints: Sequence[ConstraintLike | None] | None = None,
+        cache: PrefixCache | None = None,
         **options: Unpack[GenerationOptions],
     ) -> BatchResult:
         """Decode a prompt, or a batch of them, to its end.
@@ -175,6 +177,8 @@ class Decoder:
                 `row_seed` does.
             constraints: One per sequence, None for a sequence without: a `Constraint`, or a mapping such as
                 `{"regex": "[0-9]+"}`. By default that of the settings, `constraint`, for all.
+            cache: The target's cache, kept from one call to the next: what a prompt shares with a text of the last
+                call is not read again. Not for encoder-decoder targets, and not for beams.
             **options: Fields of `GenerationSettings`, such as `max_new_tokens=64`; they replace those of
                 `settings`.
 
@@ -188,13 +192,8 @@ class Decoder:
         Warns:
             PluginWarning: A plugin failed and was switched off or overruled; once for each plugin.
         """
-        run = self._run(prompts, settings, observers, seeds, constraints, options, stacklevel=3)
-        while True:
-            try:
-                next(run)
-            except StopIteration as end:
-                result: BatchResult = end.value
-                return result
+        run = self._run(prompts, settings, observers, seeds, constraints, cache, options, stacklevel=3)
+        return finished(run)
 
     def stream(
         self,
@@ -203,13 +202,26 @@ class Decoder:
         observers: Sequence[Observer] = (),
         seeds: Sequence[int] | None = None,
         constraints: Sequence[ConstraintLike | None] | None = None,
+        cache: PrefixCache | None = None,
         **options: Unpack[GenerationOptions],
     ) -> Generator[StepReport, None, BatchResult]:
         """Decode a prompt or a batch step by step; the generator's return value is the `BatchResult`.
 
         Arguments, errors and warnings are those of `generate`. Leaving the loop early frees what the batch holds.
         """
-        return self._run(prompts, settings, observers, seeds, constraints, options, stacklevel=2)
+        return self._run(prompts, settings, observers, seeds, constraints, cache, options, stacklevel=2)
+
+    def chat(self, system: str | None = None, *, template: str | None = None) -> Chat:
+        """Begin a conversation with the target; `chat.send(text)` returns its answer.
+
+        Args:
+            system: A system message before the first turn.
+            template: A Jinja chat template, in place of the tokenizer's.
+
+        Raises:
+            ConfigError: The target reads its prompts with an encoder.
+        """
+        return Chat(self, system, template=template)
 
     def _run(
         self,
@@ -218,16 +230,16 @@ class Decoder:
         observers: Sequence[Observer],
         seeds: Sequence[int] | None,
         constraints: Sequence[ConstraintLike | None] | None,
+        cache: PrefixCache | None,
         options: GenerationOptions,
         *,
         stacklevel: int,
     ) -> Generator[StepReport, None, BatchResult]:
-        settings = settings_or_default(GenerationSettings, settings, "settings")
-        if isinstance(stop := options.get("stop"), str):
-            options = {**options, "stop": (stop,)}
-        settings = with_options(settings, options, _TO_DECODER)
+        settings = generation_settings(settings, options)
         for name, problem in settings.beam_problems(self._sampling, **self._run_settings):
             raise ConfigError(f"{name}: {problem}")
+        if cache is not None:
+            self._check_cache(settings)
         started = perf_counter()
         ids = [tuple(encode_prompt(self.target, one, str(n))) for n, one in enumerate(as_prompts(prompts))]
         check_batch(self.target, ids)
@@ -243,7 +255,7 @@ class Decoder:
             info = session_info(self.target, rows, ids, max_gamma_of(self.drafter, self.gamma, guard))
             if settings.beams > 1:  # constraints are refused with beams
                 return info, self._beams.open(info, rows, seeds, guard, settings, stops)
-            return info, self._open(info, rows, seeds, guard, stops, limits)
+            return info, self._open(info, rows, seeds, guard, stops, limits, cache)
 
         requests = RequestObserver(len(rows), started)
         batch, guard = yield from steps_of(
@@ -254,6 +266,8 @@ class Decoder:
             plugin_timeout=self._plugin_timeout,
             stacklevel=stacklevel,
         )
+        if cache is not None:
+            cache.hold([row.tokens for row in rows])
         metrics = batch.metrics.with_seconds(perf_counter() - started)
         if isinstance(batch, BeamBatch):
             sequences = self._beams.generations(batch, ids, settings.num_return_sequences)
@@ -272,6 +286,7 @@ class Decoder:
         guard: PluginGuard,
         stops: StopRule,
         constraints: Constraints | None,
+        cache: PrefixCache | None,
     ) -> Batch:
         drafts = self._draft_to_probs.constrained(constraints, drafts=True)
         return open_batch(
@@ -286,7 +301,17 @@ class Decoder:
             stops=stops,
             rule=self._rule,
             constraints=constraints,
+            cache=cache,
         )
+
+    def _check_cache(self, settings: GenerationSettings) -> None:
+        if self.target.encoder_decoder:
+            raise ConfigError(
+                f"a cache was given, but {self.target.name} reads its prompts with an encoder, which keeps "
+                "nothing for the next call; leave it out."
+            )
+        if settings.beams > 1:
+            raise ConfigError("a cache was given, but beams do not keep one; leave it out, or set beams=1.")
 
     def _stop_rule(self, settings: GenerationSettings) -> StopRule:
         if settings.stop and self.target.tokenizer is None:

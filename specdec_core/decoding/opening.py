@@ -37,7 +37,7 @@ from specdec_core.interface import (
     SessionInfo,
     StepReport,
 )
-from specdec_core.models import Encoded, LoadedModel, open_session
+from specdec_core.models import Encoded, LoadedModel, PrefixCache, open_session
 from specdec_core.sampling.constraints import Constraints
 from specdec_core.sampling.generators import RowGenerators
 from specdec_core.sampling.logits import LogitsToProbs
@@ -159,6 +159,7 @@ def open_batch(
     rule: AcceptanceRule,
     encoded: Encoded | None = None,
     constraints: Constraints | None = None,
+    cache: PrefixCache | None = None,
 ) -> Batch:
     """Open a batch: the model's cache, the drafter's and the controllers' sessions.
 
@@ -175,6 +176,7 @@ def open_batch(
         rule: Verifies drafts.
         encoded: What the model's encoder gave for the sources, if it has run; see `ModelSession`.
         constraints: Those of the target's texts; None at the levels below.
+        cache: Opens the model's cache, and keeps it; None to free it with the batch.
     """
     asked = info.max_gamma
     # Nobody drafts beyond the capacity, and buffers are as wide as the longest draft.
@@ -193,18 +195,23 @@ def open_batch(
             drafts_trees = trees and bool(drafter.drafts_trees)
     # A tree has more nodes than its paths are long. With exact shapes, nothing may depend on the drafter.
     spare = model.exact_shapes or (info.max_gamma if drafts_trees else 0)
-    session = open_session(
-        model,
-        info.batch_size,
-        info.capacity + spare,
-        info.sources if model.encoder_decoder else None,
-        vocab_size=info.vocab_size,
-        encoded=encoded,
-        hidden_layers=kept_layers(drafter, context.guard),
-    )
+    capacity, layers = info.capacity + spare, kept_layers(drafter, context.guard)
+    if cache is not None:
+        texts = [row.tokens for row in rows]
+        session = cache.open(model, texts, capacity, vocab_size=info.vocab_size, hidden_layers=layers)
+    else:
+        session = open_session(
+            model,
+            info.batch_size,
+            capacity,
+            info.sources if model.encoder_decoder else None,
+            vocab_size=info.vocab_size,
+            encoded=encoded,
+            hidden_layers=layers,
+        )
     proposer = context.open_drafting(drafter, gamma, info, batch_info)
     verifier = Verifier(rule, lenience, to_probs, context.generators, batch_info, context.guard, proposer.reject)
-    return Batch(rows, session, proposer, verifier, stops, constraints)
+    return Batch(rows, session, proposer, verifier, stops, constraints, keep_open=cache is not None)
 
 
 class InnerLoop(DraftSession):

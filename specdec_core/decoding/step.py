@@ -31,6 +31,7 @@ class Batch:
         stops: Decides when a sequence ends.
         constraints: Says where texts are complete and which tokens are forced. None inside a hierarchy, where the
             target's batch decides that.
+        keep_open: Leave the target's cache open at the end: somebody else keeps it.
     """
 
     def __init__(
@@ -41,6 +42,8 @@ class Batch:
         verifier: Verifier,
         stops: StopRule,
         constraints: Constraints | None = None,
+        *,
+        keep_open: bool = False,
     ) -> None:
         self.rows = rows
         self._tokens = tuple(TokenView(row.tokens) for row in rows)
@@ -50,6 +53,7 @@ class Batch:
         self._verifier = verifier
         self._stops = stops
         self._constraints = constraints
+        self._keep_open = keep_open
         self._tally = Tally()
 
     @property
@@ -140,7 +144,8 @@ class Batch:
     def close(self) -> None:
         """Close the drafter's session and free the cache."""
         self._proposer.close()
-        self._target.close()
+        if not self._keep_open:
+            self._target.close()
 
     def _opening(self) -> Proposal | None:
         """Return the forced tokens that the texts begin with, as the first step's proposal; None for none.

@@ -30,6 +30,17 @@ class Steps(Protocol):
 
 
 S = TypeVar("S", bound=Steps)
+R = TypeVar("R")
+
+
+def finished(run: Generator[StepReport, None, R]) -> R:
+    """Take all steps of a run; return its result."""
+    while True:
+        try:
+            next(run)
+        except StopIteration as end:
+            result: R = end.value
+            return result
 
 
 def steps_of(

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from specdec_core.models.load.resolve import model_folder
     from specdec_core.models.load.vocabulary import vocabulary_mismatch
     from specdec_core.models.loaded import LoadedModel, inspect_family
+    from specdec_core.models.prefix_cache import PrefixCache
     from specdec_core.models.run.encoder import Encoded
     from specdec_core.models.run.model_session import ModelSession
     from specdec_core.models.variants import first_layers, with_exact_shapes, with_modules
@@ -32,6 +33,7 @@ __all__ = [
     "LoadedModel",
     "ModelOutline",
     "ModelSession",
+    "PrefixCache",
     "bytes_of_characters",
     "compile_model",
     "first_layers",
@@ -69,6 +71,7 @@ lazy_attributes(
         "specdec_core.models.loaded": ("LoadedModel", "inspect_family"),
         "specdec_core.models.fast.packing": ("pack", "unpack"),
         "specdec_core.models.fast.tensor_parallel": ("open_session",),
+        "specdec_core.models.prefix_cache": ("PrefixCache",),
         "specdec_core.models.load.probe": ("TESTED_FAMILIES",),
         "specdec_core.models.load.model_requirements": ("unmet_requirements",),
         "specdec_core.models.load.resolve": ("model_folder",),

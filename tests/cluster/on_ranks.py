@@ -18,6 +18,7 @@ import transformers
 
 from specdec_core import Decoder, load_model
 from specdec_core.decoding import make_drafter
+from specdec_core.models import PrefixCache
 
 PROMPTS = [[3, 4, 5, 3, 4], [9, 8], [30, 31, 32, 33, 34, 35, 36]]
 RUNS = {
@@ -57,6 +58,12 @@ def main(folder: str, output: Path, noise: bool) -> None:
         result = decoder.generate(PROMPTS, max_new_tokens=24, seed=7, **ways)
         tokens[name] = [one.tokens for one in result.sequences]
         assert result.metrics.accepted
+    decoder, cache, texts = Decoder(target, drafter, gamma=3, strict=True, temperature=0), PrefixCache(), PROMPTS
+    for rows in ([1, 0, 1], [2, 1]):  # each prompt follows what a row of the call before said
+        said = decoder.generate(texts, max_new_tokens=8, ignore_eos=True, cache=cache)
+        texts = [[*said[row].prompt, *said[row].tokens, 5, 6] for row in rows]
+    tokens["kept"] = [one.tokens for one in decoder.generate(texts, max_new_tokens=8, cache=cache)]
+    assert min(cache.reused) > 15
     (output / "tokens.json").write_text(json.dumps(tokens))
 
 

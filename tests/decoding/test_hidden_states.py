@@ -8,7 +8,7 @@ import torch
 from specdec_core.decoding import Decoder
 from specdec_core.interface import LAST_HIDDEN, Drafter, DraftSession, PluginConfig, Proposal, TokenTree
 from specdec_core.interface.settings import GenerationSettings, SamplingSettings
-from specdec_core.models import wrap_model
+from specdec_core.models import PrefixCache, wrap_model
 from specdec_drafters.hierarchical.config import HierarchicalConfig
 from specdec_drafters.hierarchical.drafter import HierarchicalDrafter
 from tests.decoding.letters import PROMPT, tiny_tokenizer
@@ -147,6 +147,24 @@ def test_hidden_states_and_outputs_of_layers_move_with_the_accepted_path_of_a_tr
     assert metrics.accepted > 5
     assert metrics.rejected > 2
     assert check_layers(used, spy, PROMPTS) == check_hidden(used, spy, PROMPTS) > 9
+
+
+def test_states_of_tokens_that_a_cache_keeps():
+    loaded = wrap_model(tiny_model("llama"))
+    cache, prompts = PrefixCache(), [PROMPTS[0], PROMPTS[2]]
+    for rows in ((0, 1), (1, 1, 0)):
+        prompts = [[*prompts[row][:-1], 8, 4] for row in rows]
+        right = Decoder(loaded, temperature=0).generate(prompts, max_new_tokens=8, ignore_eos=True)
+        texts = [[*one.prompt, *one.tokens] for one in right]
+        spy = HiddenSpy(loaded.info(), texts)
+        decoder = Decoder(loaded, spy, gamma=3, temperature=0, strict=True)
+        assert (
+            decoder.generate(prompts, max_new_tokens=8, ignore_eos=True, cache=cache).sequences == right.sequences
+        )
+        assert check_hidden(loaded, spy, prompts)
+        assert check_layers(loaded, spy, prompts)
+        prompts = texts
+    assert min(cache.reused) > 5
 
 
 def test_outputs_of_layers_are_kept_only_for_drafters_that_name_them(device):

@@ -121,6 +121,23 @@ def test_float_masks_and_hidden_states(kind):
         torch.testing.assert_close(eager, replayed, atol=1e-4, rtol=1e-4)
 
 
+@pytest.mark.parametrize("kind", ["fixed", "symbolic"])
+def test_caches_that_go_on_with_other_rows_and_more_tokens(kind, monkeypatch):
+    """What was captured on buffers that are gone is not replayed on the new ones."""
+    monkeypatch.setattr(cuda_graphs, "SHORTEST", 8)
+    loaded = wrap_model(tiny_model("llama"))
+    logits = []
+    for one in (loaded, compiled(loaded, kind)):
+        session = ModelSession(one, 2, 8)
+        session.forward([PROMPT, PROMPT[:2]])
+        for rows, lengths, capacity in (((1, 0), (1, 4), 7), ((0, 1), (1, 3), 20), ((1, 1, 0), (3, 2, 1), 50)):
+            logits.append(session.forward([[7]] * len(session.lengths)))
+            session.resume(rows, lengths, capacity)
+            logits += [session.forward([[9]] * len(rows)) for _ in range(3)]
+    for eager, replayed in zip(logits[: len(logits) // 2], logits[len(logits) // 2 :], strict=True):
+        torch.testing.assert_close(eager, replayed, atol=1e-4, rtol=1e-4)
+
+
 def test_trees_and_prompts_run_eagerly_beside_static_passes():
     loaded = wrap_model(tiny_model("llama"))
     logits = []

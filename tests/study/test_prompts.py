@@ -318,7 +318,7 @@ def encode(tokenizer, monkeypatch):
     ids=["time", "size"],
 )
 def test_a_chat_template_without_end(tokenizer, template, said, monkeypatch):
-    monkeypatch.setattr("specdec_core.study.config.prompts._TEMPLATE_SECONDS", 0.3 if "end after" in said else 60)
+    monkeypatch.setattr("specdec_core.models.chat_template._TEMPLATE_SECONDS", 0.3 if "end after" in said else 60)
     with pytest.raises(PromptError) as caught:
         encode_prompts([PromptText("1", None, (HELLO,))], tokenizer, model="tiny", chat_template=template)
     assert said in str(caught.value)

@@ -53,6 +53,16 @@ class GraphCache(SlotCache):
         self.graphs: dict[tuple[int, int, tuple[int, ...]], tuple[CheckedPass, Sequence[Tensor]]] = {}
         self.pool: Any = None
 
+    def resume(self, rows: Sequence[int], maximum: int) -> None:
+        """See `SlotCache.resume`. Buffers that move take their graphs with them, so they at least double."""
+        if list(rows) == list(range(self.rows)) and maximum <= self.capacity:
+            return
+        self.graphs.clear()
+        self.pool = None
+        if maximum > self.capacity:
+            maximum = _rounded(max(maximum, 2 * self.capacity))
+        super().resume(rows, maximum)
+
 
 class GraphPasses(StaticPasses):
     """Passes captured as graphs, on first use.
@@ -77,7 +87,7 @@ class GraphPasses(StaticPasses):
                 found = min(fitting, key=lambda cache: cache.capacity)
                 self._idle.remove(found)
                 return found
-        return GraphCache(rows, -(-capacity // SHORTEST) * SHORTEST)
+        return GraphCache(rows, _rounded(capacity))
 
     @inference_only
     def give_back(self, cache: SlotCache) -> None:
@@ -112,6 +122,10 @@ class GraphPasses(StaticPasses):
                 replay = self._capture(function, arguments, cache)
             cache.graphs[kind] = found = CheckedPass(function, replay, self._tolerance), arguments
         return Output(*found[0](*arguments))
+
+
+def _rounded(capacity: int) -> int:
+    return -(-capacity // SHORTEST) * SHORTEST
 
 
 def _arguments(cache: GraphCache, width: int, slots: int, device: torch.device) -> Sequence[Tensor]:

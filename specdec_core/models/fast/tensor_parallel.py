@@ -76,6 +76,12 @@ class SharedSession(ModelSession):
         super().rollback(lengths)
 
     @inference_only
+    def resume(self, rows: Sequence[int], lengths: Sequence[int], capacity: int) -> None:
+        """See `ModelSession.resume`."""
+        self._leader.post("call", self._key, "resume", list(rows), list(lengths), capacity)
+        super().resume(rows, lengths, capacity)
+
+    @inference_only
     def keep(self, paths: Sequence[Sequence[int]]) -> None:
         """See `ModelSession.keep`."""
         self._leader.post("call", self._key, "keep", [list(path) for path in paths])

@@ -93,6 +93,12 @@ class SlotLayer(CacheLayerMixin):  # type: ignore[misc]  # transformers is not t
             values[rows, :, slots] = value_states.transpose(1, 2)
         return keys[:, :, : plan.end], values[:, :, : plan.end]
 
+    def select(self, rows: Sequence[int]) -> None:
+        """Keep some rows, in the order given; one may be taken several times."""
+        if self.is_initialized:
+            index = torch.tensor(rows, device=self.keys.device)
+            self.keys, self.values = self.keys[index], self.values[index]
+
     def move(self, sources: Tensor, targets: Tensor) -> None:
         """Copy the keys and values of slots to other slots, each `[B, D]` int64."""
         sources, targets = sources.to(self.keys.device), targets.to(self.keys.device)
@@ -128,6 +134,7 @@ class SlotCache(Cache):  # type: ignore[misc]
     def __init__(self, batch_size: int, maximum: int, *, fixed: bool = False) -> None:
         self.rows = batch_size
         self.maximum = maximum
+        self._fixed = fixed
         self.capacity = maximum if fixed else min(maximum, CHUNK)
         self.plan = WritePlan(slice(None), 0, 0)
         self._states: dict[int, SlotLayer] = {}
@@ -155,6 +162,21 @@ class SlotCache(Cache):  # type: ignore[misc]
             self.capacity = min(max(tokens, 2 * self.capacity), self.maximum)
             for layer in (*self.layers, *self._states.values()):
                 layer.grow()
+
+    def resume(self, rows: Sequence[int], maximum: int) -> None:
+        """Continue with some of the rows, and with room for at least so many tokens of each.
+
+        Args:
+            rows: The row that each new row continues; one may be continued by several.
+            maximum: Maximum number of tokens per row from now on.
+        """
+        if list(rows) != list(range(self.rows)):
+            self.rows = len(rows)
+            for layer in (*self.layers, *self._states.values()):
+                layer.select(rows)
+        self.maximum = max(self.maximum, maximum)
+        if self._fixed:
+            self.reserve(self.maximum)
 
     @property
     def kept(self) -> tuple[int, ...]:

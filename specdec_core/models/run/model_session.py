@@ -119,6 +119,21 @@ class ModelSession:
         self._tree = None
 
     @inference_only
+    def resume(self, rows: Sequence[int], lengths: Sequence[int], capacity: int) -> None:
+        """Continue with some of the rows, rolled back, as another batch.
+
+        Args:
+            rows: The row that each row of the new batch continues; one may be continued by several.
+            lengths: Number of tokens that each row of the new batch keeps.
+            capacity: Maximum number of tokens that a row of it holds at any time.
+        """
+        assert self._cache is not None, "the session is closed"
+        assert self._memory is None, "the rows of an encoder-decoder model have other sources"
+        self._cache.resume(rows, capacity)
+        self.lengths = [min(self.lengths[row], length) for row, length in zip(rows, lengths, strict=True)]
+        self._tree = None
+
+    @inference_only
     def keep(self, paths: Sequence[Sequence[int]]) -> None:
         """Keep one path of the tree that was read last; its nodes become the next tokens of their row.
 

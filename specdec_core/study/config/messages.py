@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Sequence
+from typing import Any
 
 from specdec_core.interface.errors import PromptError, shortened
+from specdec_core.models.chat_template import Message
 from specdec_core.study.config.prompt_rows import kind_of
-
-Message: TypeAlias = Mapping[str, Any]
-"""A chat message: `role` and `content`, and anything else that a chat template reads.
-
-Both are strings; the content is None in a message that consists of `tool_calls`.
-"""
 
 _TEXTS = ("text", "input_text", "output_text")
 """Types of the parts of a content that are text, in the chat API and the Responses API of OpenAI."""

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 
 from specdec_core.interface.errors import PromptError
-from specdec_core.study.config.messages import Message, message_problems, plain_messages
+from specdec_core.models.chat_template import Message
+from specdec_core.study.config.messages import message_problems, plain_messages
 from specdec_core.study.config.prompt_columns import Columns
 from specdec_core.study.config.prompt_rows import Row, kind_of
 

@@ -7,9 +7,9 @@ import json
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from specdec_core._time_limit import TimeLimitExceeded, time_limit
 from specdec_core.interface.errors import ModelError, PromptError, reading
 from specdec_core.interface.files import input_path, open_text
+from specdec_core.models.chat_template import render_chat
 from specdec_core.registry import shipped_file
 from specdec_core.study.config.messages import plain_messages
 from specdec_core.study.config.prompt_file import PromptText, read_rows
@@ -23,10 +23,6 @@ if TYPE_CHECKING:
 
 _MAX_TEMPLATE = 1_000_000
 """The most bytes of a chat template."""
-_TEMPLATE_SECONDS = 10.0
-"""How long a template may take to render a chat: it is a program, and may have loops within loops."""
-_MAX_RENDERED = 10_000_000
-"""The most characters that it may write."""
 
 __all__ = [
     "PromptText",
@@ -118,7 +114,14 @@ def encode_prompts(
 def _encoded(prompt: PromptText, tokenizer: Any, model: str, chat_template: str | None) -> str | list[int]:
     if prompt.tokens is not None:
         return list(prompt.tokens)
-    return prompt.text if prompt.text is not None else _chat(prompt, tokenizer, model, chat_template)
+    if prompt.text is not None:
+        return prompt.text
+    name = f"prompt {prompt.id!r}"
+    try:
+        messages = plain_messages(prompt.messages or ())
+    except PromptError as error:
+        raise PromptError(f"{name}: {error}") from error
+    return render_chat(messages, tokenizer, name=name, model=model, template=chat_template)
 
 
 def as_chat(prompt: PromptText, system: str | None = None) -> PromptText:
@@ -163,57 +166,6 @@ def in_both(prompts: Sequence[PromptText], others: Sequence[PromptText]) -> list
 
 def _content(prompt: PromptText) -> tuple[Any, ...]:
     return (prompt.text, prompt.messages) if prompt.tokens is None else (prompt.tokens,)
-
-
-def _chat(prompt: PromptText, tokenizer: Any, model: str, template: str | None) -> list[int]:
-    name = f"prompt {prompt.id!r}"
-    if tokenizer is None:
-        raise PromptError(
-            f"{name} is a chat, but {model} has no tokenizer: add the tokenizer files to the model folder."
-        )
-    if template is None and not getattr(tokenizer, "chat_template", None):
-        raise PromptError(
-            f"{name} is a chat, but the tokenizer of {model} has no chat template. Use an instruction-tuned "
-            "checkpoint, whose tokenizer has one, or provide a template: `chat_template: FILE` in `prompts`, or "
-            "--chat-template FILE on the command line."
-        )
-    whose = f"the chat template of {model}" if template is None else "the given chat template"
-    try:
-        messages = plain_messages(prompt.messages or ())
-    except PromptError as error:
-        raise PromptError(f"{name}: {error}") from error
-    calls = [number for number, message in enumerate(messages, start=1) if message.get("content") is None]
-    if calls and "tool_calls" not in str(tokenizer.chat_template if template is None else template):
-        raise PromptError(
-            f"{name}: message {calls[0]} has no content, and {whose} writes no tool_calls. Remove the message, "
-            "give it a content, or provide another template."
-        )
-    try:
-        with time_limit(_TEMPLATE_SECONDS, f"{name}: {whose}"):
-            text = tokenizer.apply_chat_template(
-                [dict(message) for message in messages],
-                chat_template=template,
-                add_generation_prompt=True,
-                tokenize=False,
-            )
-    except TimeLimitExceeded as error:
-        raise PromptError(f"{name}: {whose} does not end: {error}. Provide another template.") from error
-    except Exception as error:  # a template is a program and may raise anything
-        line = getattr(error, "lineno", None)
-        index = "" if line is None else f" (line {line} of the template)"
-        raise PromptError(
-            f"{name}: {whose} refuses it: {error}{index}. Change the messages to what the template accepts, "
-            "or provide another template."
-        ) from error
-    if len(text) > _MAX_RENDERED:
-        raise PromptError(
-            f"{name}: {whose} makes {len(text):,} characters of it; at most {_MAX_RENDERED:,} are read. Provide "
-            "another template."
-        )
-    ids = tokenizer(text, add_special_tokens=False)["input_ids"]  # the template writes them
-    if not ids:
-        raise PromptError(f"{name}: {whose} renders it as an empty text; it must render the messages.")
-    return [int(token) for token in ids]
 
 
 def _read(config: PromptsConfig, folder: Path) -> tuple[str, list[PromptText]]:

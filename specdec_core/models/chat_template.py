@@ -1,0 +1,82 @@
+"""Chat templates: the token ids of a chat. Importing this imports no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
+
+from specdec_core._time_limit import TimeLimitExceeded, time_limit
+from specdec_core.interface.errors import PromptError
+
+Message: TypeAlias = Mapping[str, Any]
+"""A chat message: `role` and `content`, and anything else that a chat template reads.
+
+Both are strings; the content is None in a message that consists of `tool_calls`.
+"""
+
+_TEMPLATE_SECONDS = 10.0
+"""How long a template may take to render a chat: it is a program, and may have loops within loops."""
+_MAX_RENDERED = 10_000_000
+"""The most characters that it may write."""
+
+
+def render_chat(
+    messages: Sequence[Message], tokenizer: Any, *, name: str, model: str, template: str | None = None
+) -> list[int]:
+    """Return the token ids of a chat, with a generation prompt after the last message.
+
+    The template writes the special tokens; the tokenizer adds none.
+
+    Args:
+        messages: The messages, each content a text.
+        tokenizer: The target's tokenizer, or None.
+        name: Name of the chat in messages of errors.
+        model: Name of the target in messages of errors.
+        template: A Jinja template that replaces the tokenizer's own.
+
+    Raises:
+        PromptError: There is no tokenizer or no template, or the template refuses the messages.
+    """
+    if tokenizer is None:
+        raise PromptError(
+            f"{name} is a chat, but {model} has no tokenizer: add the tokenizer files to the model folder."
+        )
+    if template is None and not getattr(tokenizer, "chat_template", None):
+        raise PromptError(
+            f"{name} is a chat, but the tokenizer of {model} has no chat template. Use an instruction-tuned "
+            "checkpoint, whose tokenizer has one, or provide a template: `chat_template: FILE` in `prompts`, "
+            "--chat-template FILE on the command line, or `template` of `Decoder.chat`."
+        )
+    whose = f"the chat template of {model}" if template is None else "the given chat template"
+    calls = [number for number, message in enumerate(messages, start=1) if message.get("content") is None]
+    if calls and "tool_calls" not in str(tokenizer.chat_template if template is None else template):
+        raise PromptError(
+            f"{name}: message {calls[0]} has no content, and {whose} writes no tool_calls. Remove the message, "
+            "give it a content, or provide another template."
+        )
+    try:
+        with time_limit(_TEMPLATE_SECONDS, f"{name}: {whose}"):
+            text = tokenizer.apply_chat_template(
+                [dict(message) for message in messages],
+                chat_template=template,
+                add_generation_prompt=True,
+                tokenize=False,
+            )
+    except TimeLimitExceeded as error:
+        raise PromptError(f"{name}: {whose} does not end: {error}. Provide another template.") from error
+    except Exception as error:  # a template is a program and may raise anything
+        line = getattr(error, "lineno", None)
+        index = "" if line is None else f" (line {line} of the template)"
+        raise PromptError(
+            f"{name}: {whose} refuses it: {error}{index}. Change the messages to what the template accepts, "
+            "or provide another template."
+        ) from error
+    if len(text) > _MAX_RENDERED:
+        raise PromptError(
+            f"{name}: {whose} makes {len(text):,} characters of it; at most {_MAX_RENDERED:,} are read. Provide "
+            "another template."
+        )
+    ids = tokenizer(text, add_special_tokens=False)["input_ids"]  # the template writes them
+    if not ids:
+        raise PromptError(f"{name}: {whose} renders it as an empty text; it must render the messages.")
+    return [int(token) for token in ids]
