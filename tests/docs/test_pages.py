@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import re
+import shutil
 import subprocess
 import tomllib
 from pathlib import Path
@@ -204,6 +205,7 @@ def test_images_are_described():
 def test_examples_of_studies_are_valid(block, tmp_path, monkeypatch):
     (tmp_path / "questions.csv").write_text("question,answer,key\nWhy?,Because.,k\n", encoding="utf-8")
     (tmp_path / "question.jsonl").write_text('{"question_id": 1, "turns": ["Why?"]}\n', encoding="utf-8")
+    shutil.copytree(ROOT / "examples/prompts/speed-bench", tmp_path / "data/speed")
     hub = [Row("hub: row 1", 1, {"question": "Why?", "answer": "Because."})]
     monkeypatch.setattr("specdec_core.study.config.prompts.dataset_rows", lambda *_: hub)
     data = ruamel.yaml.YAML(typ="safe").load(block.text)

@@ -183,7 +183,7 @@ def test_set_that_is_wrong_is_named(write, setting, message):
         (
             "[a b c, d e f]",
             "{limit: 3}",
-            "2:10: prompts: set exactly one of 'builtin', 'file', 'dataset', 'texts' and 'tokens'",
+            "2:10: prompts: set exactly one of 'builtin', 'file', 'dataset', 'benchmark', 'texts' and 'tokens'",
         ),
         ("[a b c, d e f]", "{file: no.jsonl}", "2:17: "),
     ],

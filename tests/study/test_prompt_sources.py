@@ -181,8 +181,8 @@ def test_a_format_that_is_unknown(read, write):
     [
         ({}, "given none of them"),
         ({"file": "a.csv", "dataset": "b"}, "given 'file' and 'dataset'"),
-        ({"file": "a.csv", "split": "test"}, "'split' requires 'dataset'; given 'file'"),
-        ({"texts": ["a"], "column": "b"}, "'column' requires 'file' or 'dataset'; given 'texts'"),
+        ({"file": "a.csv", "split": "test"}, "'split' requires 'dataset' or 'benchmark'; given 'file'"),
+        ({"texts": ["a"], "column": "b"}, "'column' requires 'file' or 'dataset' or 'benchmark'; given 'texts'"),
         ({"file": "a.csv", "column": "b", "template": "{b}"}, "'column' and 'template' are given"),
         ({"file": "a.csv", "column": "b", "columns": {"prompt": "c"}}, "'column' and 'columns.prompt' are given"),
         ({"file": "a.csv", "columns": {"reference": "c"}}, "'columns' names no prompt"),
@@ -191,7 +191,7 @@ def test_a_format_that_is_unknown(read, write):
         ({"file": "a.csv", "template": "{a"}, "write a brace that is not a column as two"),
         ({"file": "a.csv", "system": "x"}, "'system' requires 'chat: true'"),
         ({"file": "a.csv", "columns": {"prompts": "c"}}, "Extra inputs are not permitted"),
-        ({"texts": ["a"], "group": "b"}, "'group' requires 'builtin' or 'file' or 'dataset'; given 'texts'"),
+        ({"texts": ["a"], "group": "b"}, "'group' requires .* or 'benchmark'; given 'texts'"),
         ({"file": "a.csv", "group": ["a", "b", "c"]}, "at most 2 items"),
     ],
 )
@@ -284,7 +284,7 @@ def test_what_is_wrong_with_a_dataset_names_splits_and_columns(dataset, read):
     with pytest.raises(PromptError, match=r"jsonl: this dataset cannot be loaded: .*Unknown split \"tset\""):
         read(dataset=name, split="tset", column="question")
     with pytest.raises(PromptError, match=r"cannot be loaded: .*BuilderConfig 'main' not found"):
-        read(dataset=name, name="main", split="test", column="question")
+        read(dataset=name, config="main", split="test", column="question")
     with pytest.raises(PromptError) as caught:
         read(dataset=name, split="test", column="qestion")
     assert str(caught.value) == (

@@ -76,7 +76,7 @@ def prompts_settings(text: str) -> dict[str, Any]:
     Raises:
         ConfigError: It is neither a name nor settings.
     """
-    return _settings(text, "--prompts", ("file", "dataset", "chat_template")) or {"file": text}
+    return _settings(text, "--prompts", ("file", "dataset", "path", "chat_template")) or {"file": text}
 
 
 def read_numbers(option: str, text: str, kind: type[_N]) -> list[_N]:

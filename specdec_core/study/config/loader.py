@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from pydantic import ValidationError
 
 from specdec_core.interface.errors import ConfigError, ModelError, PromptError, unknown_name
-from specdec_core.interface.settings import GenerationSettings, TargetConfig
+from specdec_core.interface.settings import GenerationSettings, SamplingSettings, TargetConfig
 from specdec_core.models.load.resolve import model_folder
 from specdec_core.registry import (
     Registry,
@@ -21,6 +21,7 @@ from specdec_core.registry import (
     nested_settings,
 )
 from specdec_core.registry.validation_errors import MAX_PROBLEMS, Form
+from specdec_core.study.config.benchmarks import GENERATION, SAMPLING
 from specdec_core.study.config.checks import run_problems
 from specdec_core.study.config.grid import Expanded, expand, too_many
 from specdec_core.study.config.overrides import apply_overrides
@@ -233,8 +234,8 @@ class _Loader:
             prompts_config=prompts,
             prompts=texts,
             chat_template=template,
-            sampling=_merged(config.sampling, task.sampling),
-            generation=self._generation(config, task, keys),
+            sampling=self._sampling(config, task, benchmark=prompts.benchmark is not None),
+            generation=self._generation(config, task, keys, benchmark=prompts.benchmark is not None),
             runs=(Run(BASELINE), *runs),
             warmup_config=warmup,
             warmup=() if warmup is None else self._warmup(warmup, texts, keys if task.warmup_prompts else ()),
@@ -252,10 +253,19 @@ class _Loader:
             )
         return texts
 
-    def _generation(self, config: StudyConfig, task: TaskConfig, keys: Keys) -> GenerationSettings:
+    def _sampling(self, config: StudyConfig, task: TaskConfig, *, benchmark: bool) -> SamplingSettings:
+        """Return the settings of a task; a benchmark has its own if the study states none at all."""
+        stated = _merged(config.sampling, task.sampling)
+        return stated if stated.model_fields_set or not benchmark else SamplingSettings(**SAMPLING)
+
+    def _generation(
+        self, config: StudyConfig, task: TaskConfig, keys: Keys, *, benchmark: bool
+    ) -> GenerationSettings:
         """Return the settings of a task with its constraint, which stands beside them in a study."""
         own = "constraint" in task.model_fields_set
-        settings = dict(_merged(config.generation, task.generation))
+        stated = _merged(config.generation, task.generation)
+        unstated = {key: value for key, value in GENERATION.items() if key not in stated.model_fields_set}
+        settings = {**dict(stated), **(unstated if benchmark else {})}
         try:
             constraint = task.constraint if own else config.constraint
             return GenerationSettings.model_validate({**settings, "constraint": constraint})
@@ -314,7 +324,8 @@ class _Loader:
         try:
             return read_prompts(config, self._folder), read_chat_template(config, self._folder)
         except PromptError as error:
-            self._note((*keys, "file" if config.dataset is None else "dataset"), error)
+            source = next(one for one in ("dataset", "benchmark", "file") if one == "file" or getattr(config, one))
+            self._note((*keys, source), error)
             return (), None
 
 

@@ -129,24 +129,30 @@ def _text(value: Any, column: str) -> str:
     return first
 
 
-_SPEC_BENCH = {"id": "question_id", "source": "category"}
-"""Keys of a question of Spec-Bench or MT-Bench, beside its `turns`."""
+_QUESTION = {"prompt": "turns", "id": "question_id", "source": "category"}
+"""Keys of a question of SPEED-Bench, Spec-Bench or MT-Bench."""
+_HUB_QUESTION = {"prompt": "prompt", "id": "prompt_id", "source": "category"}
+"""Keys of a question of MT-Bench as it is on the hub."""
 
 
 def _own_keys(row: Row) -> Mapping[str, Any]:
-    """Return a row with specdec's keys as it is, and the first turn of a question of Spec-Bench or MT-Bench.
+    """Return a row with specdec's keys as it is, and the first turn of a question of a benchmark.
 
     Later turns follow the model's own answers, and references are those of all turns.
     """
     values = row.values
-    if {"prompt", "messages"} & set(values):
+    if isinstance(values.get("prompt"), list):
+        question = _HUB_QUESTION
+    elif {"prompt", "messages"} & set(values):
         return values
-    if "turns" in values:
-        others = {key: values[name] for key, name in _SPEC_BENCH.items() if name in values}
-        return {"prompt": _text(values["turns"], "turns"), **others}
-    if row.table:
+    elif "turns" in values:
+        question = _QUESTION
+    elif row.table:
         columns = ", ".join(map(repr, values))
         raise PromptError(
             f"the rows have no column 'prompt'. Name the one that holds it with `column`: {columns}."
         )
-    return values
+    else:
+        return values
+    picked = {key: values[name] for key, name in question.items() if name in values}
+    return {**picked, "prompt": _text(picked["prompt"], question["prompt"])}

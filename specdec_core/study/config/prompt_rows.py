@@ -52,7 +52,7 @@ def file_rows(path: Path, shuffle: int | None = None) -> Iterator[Row]:
     suffix = path.suffix.lower()
     if suffix not in _READERS:
         with reading(path, PromptError, "prompts"), open_input(path):
-            raise PromptError(f"{path}: its name does not tell the format. Give a file ending in {_SUFFIXES}.")
+            raise PromptError(f"{path}: its name does not tell the format. Give a file ending in {_LISTED}.")
     rows = _READERS[suffix](path)
     if shuffle is None:
         yield from rows
@@ -82,7 +82,7 @@ def dataset_rows(config: PromptsConfig, folder: Path) -> Iterator[Row]:
     source = str(path.resolve()) if path.is_dir() else name
     with _without_progress_bars(datasets):
         try:
-            found = datasets.load_dataset(source, config.name, split=config.split, revision=config.revision)
+            found = datasets.load_dataset(source, config.config, split=config.split, revision=config.revision)
         except Exception as error:  # many kinds, of several libraries
             reason = " ".join(str(error).split()) or type(error).__name__
             advice = "" if path.is_dir() else " Check the name and the network (HF_HUB_OFFLINE?)."
@@ -237,4 +237,6 @@ _READERS: dict[str, Callable[[Path], Iterator[Row]]] = {
 }
 """Readers by the suffix of the file."""
 
-_SUFFIXES = " or ".join([", ".join(list(_READERS)[:-1]), list(_READERS)[-1]])
+SUFFIXES = tuple(_READERS)
+"""Suffixes of the files that are read."""
+_LISTED = " or ".join([", ".join(SUFFIXES[:-1]), SUFFIXES[-1]])

@@ -11,6 +11,7 @@ from specdec_core.interface.errors import ModelError, PromptError, reading
 from specdec_core.interface.files import input_path, open_text
 from specdec_core.models.chat_template import render_chat
 from specdec_core.registry import shipped_file
+from specdec_core.study.config.benchmarks import check_placeholders
 from specdec_core.study.config.messages import plain_messages
 from specdec_core.study.config.prompt_file import PromptText, read_rows
 from specdec_core.study.config.prompt_rows import dataset_rows, file_rows, shuffled
@@ -46,7 +47,9 @@ def read_prompts(config: PromptsConfig, folder: Path) -> tuple[PromptText, ...]:
         PromptError: If a file cannot be read or has invalid lines, with one line for each of the first problems,
             beginning with file and line; or if only some prompts have a reference.
     """
+    config = config.spelled_out(folder)
     name, found = _read(config, folder)
+    check_placeholders(name, ((one.id, one.text or "") for one in found))
     if not found:
         raise PromptError(f"{name} has no prompts; add at least one.")
     if config.chat:

@@ -24,6 +24,7 @@ from specdec_core.interface.errors import shortened
 from specdec_core.interface.settings import GenerationSettings, SamplingSettings, TargetConfig
 from specdec_core.registry import plugin_types
 from specdec_core.registry.settings_models import NO_SOURCE
+from specdec_core.study.config.benchmarks import BENCHMARKS, check_benchmark, names_prompt, spelled_out
 from specdec_core.study.config.prompt_columns import Columns, check_template
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ _Groups = Annotated[
 
 
 class PromptsConfig(_Part):
-    """Source of the prompts: exactly one of `builtin`, `file`, `dataset`, `texts` and `tokens`."""
+    """Source of the prompts: exactly one of `builtin`, `file`, `dataset`, `benchmark`, `texts` and `tokens`."""
 
     builtin: Annotated[str, Field(min_length=1)] | None = None
     """Prompts of the built-in models, from text held out of their training: `heldout`, `translation` or
@@ -73,14 +74,23 @@ class PromptsConfig(_Part):
     file; or prompts that ship with a package, such as `builtin:heldout`."""
     dataset: Annotated[str, Field(min_length=1)] | None = None
     """A Hugging Face dataset: a folder, relative to the study file, or a name on the hub. Needs datasets."""
+    benchmark: (
+        Annotated[str, AfterValidator(check_benchmark), Field(json_schema_extra={"enum": [*BENCHMARKS]})] | None
+    ) = None
+    """A benchmark with its columns, template and chat: `speed-bench`, `spec-bench`, `mt-bench`, `gsm8k`,
+    `math-500`, `humaneval` or `mbpp`. A study of benchmarks decodes greedily, up to 4,096 tokens, unless it says
+    otherwise."""
     texts: tuple[str, ...] | None = None
     """The prompts themselves; a bare list is short for this."""
     tokens: tuple[Annotated[tuple[_TokenId, ...], Field(min_length=1)], ...] | None = None
     """The prompts as lists of the target's token ids: they need no tokenizer, and nothing is added to them."""
-    name: str | None = None
-    """Configuration of the dataset, if it has several."""
+    path: Path | None = None
+    """Local copy of the benchmark, relative to the study file: a file or a folder. By default the one on the hub,
+    which needs datasets."""
+    config: str | None = None
+    """Configuration of the dataset or benchmark, if it has several; `qualitative` for `speed-bench`."""
     split: str | None = None
-    """Split of the dataset, such as `test` or `train[:100]`; optional if it has only one."""
+    """Split of the dataset or benchmark, such as `test` or `train[:100]`; optional if it has only one."""
     revision: str | None = None
     """Branch, tag or commit of a dataset on the hub."""
     column: str | None = None
@@ -93,8 +103,8 @@ class PromptsConfig(_Part):
     group: _Groups | None = None
     """Column that groups the prompts, such as `category`: results are reported for each of its values, too. Two
     columns make a grid."""
-    chat: bool = False
-    """Treat each text as a user message, for the chat template."""
+    chat: bool | None = None
+    """Treat each text as a user message, for the chat template; by default only those of a benchmark."""
     system: Annotated[str, Field(min_length=1)] | None = None
     """System message before each text; requires `chat`."""
     shuffle: Annotated[int, Field(ge=0)] | None = None
@@ -106,7 +116,7 @@ class PromptsConfig(_Part):
 
     @model_validator(mode="after")
     def _check(self) -> PromptsConfig:
-        sources = ("builtin", "file", "dataset", "texts", "tokens")
+        sources = ("builtin", "file", "dataset", "benchmark", "texts", "tokens")
         given = [name for name in sources if getattr(self, name) is not None]
         if len(given) != 1:
             found = " and ".join(map(repr, given)) or "none of them"
@@ -117,19 +127,36 @@ class PromptsConfig(_Part):
             for key in keys:
                 if getattr(self, key) is not None and given[0] not in owners:
                     raise ValueError(f"{key!r} requires {' or '.join(map(repr, owners))}; given {given[0]!r}")
+        for key in ("split", "revision"):
+            if self.path is not None and getattr(self, key) is not None:
+                raise ValueError(f"{key!r} is of the hub, and 'path' is a local copy; let 'path' name the file")
         held = self.columns or ColumnsConfig()
         prompts = {"column": self.column, "template": self.template, "columns.prompt": held.prompt}
         prompts["columns.messages"] = held.messages
         named = [name for name, value in prompts.items() if value is not None]
         if len(named) > 1:
             raise ValueError(f"{' and '.join(map(repr, named))} are given; the prompt comes from one of them")
-        if self.columns is not None and not named:
+        if self.columns is not None and not named and not names_prompt(self.benchmark):
             raise ValueError("'columns' names no prompt; add 'column' or 'template'")
         if self.chat and self.tokens is not None:
             raise ValueError("'chat' requires texts, which become messages of users; 'tokens' holds token ids")
-        if self.system is not None and not self.chat:
+        if self.system is not None and not self.chat and (self.benchmark is None or self.chat is False):
             raise ValueError("'system' requires 'chat: true', which treats each text as a user message")
         return self
+
+    def spelled_out(self, folder: Path) -> PromptsConfig:
+        """Return the settings that a benchmark stands for; those of other sources as they are.
+
+        Args:
+            folder: Base for relative paths.
+
+        Raises:
+            PromptError: The benchmark has no file.
+        """
+        if self.benchmark is None:
+            return self
+        stated = self.model_dump(exclude_none=True, exclude={"benchmark", "path"})
+        return PromptsConfig(**spelled_out(self.benchmark, stated, self.path, folder))
 
     def chosen_columns(self) -> Columns:
         """Return what to read of each row."""
@@ -139,9 +166,10 @@ class PromptsConfig(_Part):
 
 
 _OF_SOURCES = {
-    ("name", "split", "revision"): ("dataset",),
-    ("column", "template", "columns"): ("file", "dataset"),
-    ("group",): ("builtin", "file", "dataset"),
+    ("config", "split", "revision"): ("dataset", "benchmark"),
+    ("column", "template", "columns"): ("file", "dataset", "benchmark"),
+    ("group",): ("builtin", "file", "dataset", "benchmark"),
+    ("path",): ("benchmark",),
 }
 """Keys that only some sources have."""
 
