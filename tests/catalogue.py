@@ -81,6 +81,7 @@ _CATALOGUE: dict[str, tuple[str, dict[str, Any]]] = {
     "early-exit-trained": ("early-exit", {}),
     "quantised": ("quantised", {}),
     "quantised-4": ("quantised", {"bits": 4}),
+    "parallel": ("parallel", {"count": 3}),
     "heads": ("heads", {}),
     "eagle3": ("eagle3", {}),
     "dflash": ("dflash", {}),
@@ -152,6 +153,9 @@ class Catalogue:
         tiny_model(family, target.vocab_size, seed=5, sharpness=0.8).save_pretrained(folder / "small")
         tiny_model(family, OTHER_VOCAB, seed=6, sharpness=0.8).save_pretrained(folder / "other")
         other_tokenizer().save_pretrained(folder / "other")
+        masked = tiny_model(family, target.vocab_size + 1, seed=7, sharpness=0.8)
+        masked.config.pard_token = target.vocab_size
+        masked.save_pretrained(folder / "masked")
         write_random_heads(folder / "heads.safetensors", target)
         write_random_eagle3(folder / "eagle3", target)
         write_random_dflash(folder / "dflash", target)
@@ -162,6 +166,7 @@ class Catalogue:
             "ngram": {"arpa": folder / "ids.arpa"},
             "datastore": {"ids": folder / "ids.txt"},
             "transformer": model,
+            "parallel": {"model": str(folder / "masked")},
             "hierarchical": model,
             "heads": {"model": str(folder / "heads.safetensors")},
             "eagle3": {"model": str(folder / "eagle3")},

@@ -13,6 +13,7 @@ from specdec_drafters.heads.config import HeadsConfig, HeadsTrainerConfig
 from specdec_drafters.hierarchical.config import HierarchicalConfig
 from specdec_drafters.mtp.config import MtpConfig
 from specdec_drafters.ngram.config import NgramConfig, NgramTrainerConfig
+from specdec_drafters.parallel.config import ParallelConfig, ParallelTrainerConfig
 from specdec_drafters.prompt_copy.config import PromptCopyConfig
 from specdec_drafters.quantised.config import QuantisedConfig
 from specdec_drafters.random.config import RandomConfig
@@ -44,6 +45,7 @@ def specdec_drafters() -> list[PluginSpec]:
         ),
         PluginSpec("drafter", "quantised", "specdec_drafters.quantised.drafter:QuantisedDrafter", QuantisedConfig),
         PluginSpec("drafter", "heads", "specdec_drafters.heads.drafter:HeadsDrafter", HeadsConfig),
+        PluginSpec("drafter", "parallel", "specdec_drafters.parallel.drafter:ParallelDrafter", ParallelConfig),
         PluginSpec("drafter", "eagle3", "specdec_drafters.eagle3.drafter:Eagle3Drafter", Eagle3Config),
         PluginSpec("drafter", "dflash", "specdec_drafters.dflash.drafter:DFlashDrafter", DFlashConfig),
         PluginSpec("drafter", "mtp", "specdec_drafters.mtp.drafter:MtpDrafter", MtpConfig),
@@ -75,5 +77,8 @@ def specdec_trainers() -> list[PluginSpec]:
             "trainer", "early-exit", "specdec_drafters.early_exit.trainer:EarlyExitTrainer", EarlyExitTrainerConfig
         ),
         PluginSpec("trainer", "heads", "specdec_drafters.heads.trainer:HeadsTrainer", HeadsTrainerConfig),
+        PluginSpec(
+            "trainer", "parallel", "specdec_drafters.parallel.trainer:ParallelTrainer", ParallelTrainerConfig
+        ),
         PluginSpec("trainer", "eagle3", "specdec_drafters.eagle3.trainer:Eagle3Trainer", Eagle3TrainerConfig),
     ]

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from specdec_core.models.prefix_cache import PrefixCache
     from specdec_core.models.run.encoder import Encoded
     from specdec_core.models.run.model_session import ModelSession
+    from specdec_core.models.run.positions import position_patch
     from specdec_core.models.variants import first_layers, with_exact_shapes, with_modules
 
 __all__ = [
@@ -47,6 +48,7 @@ __all__ = [
     "moved",
     "open_session",
     "pack",
+    "position_patch",
     "unmet_requirements",
     "unpack",
     "uploaded",
@@ -76,6 +78,7 @@ lazy_attributes(
         "specdec_core.models.load.model_requirements": ("unmet_requirements",),
         "specdec_core.models.load.resolve": ("model_folder",),
         "specdec_core.models.run.model_session": ("ModelSession",),
+        "specdec_core.models.run.positions": ("position_patch",),
         "specdec_core.models.variants": ("first_layers", "with_exact_shapes", "with_modules"),
         "specdec_core.models.load.vocabulary": ("vocabulary_mismatch",),
     },

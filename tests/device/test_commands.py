@@ -67,7 +67,7 @@ def test_times_are_measured(specdec, model_folder, device):  # noqa: F811
     assert "prompt-copy" in specdec("measure", "--target", model_folder, *options, "--drafter", "prompt-copy")
 
 
-@pytest.mark.parametrize("trainer", ["heads", "eagle3", "transformer", "early-exit"])
+@pytest.mark.parametrize("trainer", ["heads", "eagle3", "transformer", "parallel", "early-exit"])
 def test_each_trainer_takes_its_steps(specdec, model_folder, device, tmp_path, trainer):  # noqa: F811
     options = ("--samples", "400", "--held-out", "64", "--length", "32", "--batch-tokens", "128", "--steps", "2")
     if trainer == "eagle3":

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from specdec_core.interface import Drafter, GammaController, ModelError, ModelSettings, PluginError
 from specdec_core.models import compile_model, load_model, vocabulary_mismatch
 from specdec_core.registry import encoder_mismatch
+from specdec_drafters.common.parallel_draft import mask_token_of
 
 if TYPE_CHECKING:
     from specdec_core.interface import TargetInfo
@@ -67,7 +68,7 @@ def check_vocabulary(target: TargetInfo, drafter: LoadedModel, name: str = "tran
     """Refuse a draft model whose token ids mean other tokens than the target's.
 
     If both tokenizers are available, every entry is compared; the models may then pad their logits to different
-    sizes. Otherwise the numbers of logits must be equal.
+    sizes. Otherwise the numbers of logits must be equal; a mask token that the draft model adds does not count.
 
     Args:
         target: The target.
@@ -78,7 +79,9 @@ def check_vocabulary(target: TargetInfo, drafter: LoadedModel, name: str = "tran
         ModelError: The vocabularies differ; the message has both sizes and the first differing entries.
     """
     if target.tokenizer is None or drafter.tokenizer is None:
-        if drafter.vocab_size != target.vocab_size:
+        mask = mask_token_of(drafter)
+        added = int(mask is not None and target.vocab_size <= mask < drafter.vocab_size)
+        if drafter.vocab_size - added != target.vocab_size:
             raise ModelError(
                 f"drafter {name!r}: the vocabulary of {drafter.name} has {drafter.vocab_size} entries, the "
                 f"target's {target.vocab_size}, and without both tokenizers they cannot be compared. Draft tokens "

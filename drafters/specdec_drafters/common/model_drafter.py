@@ -128,19 +128,30 @@ class ModelDraftSession(DraftSession):
         """Free the cache."""
         self._model.close()
 
-    def _read(self, request: DraftRequest) -> Tensor:
+    def _read(
+        self, request: DraftRequest, masks: Tensor | None = None, counts: Sequence[int] | None = None
+    ) -> Tensor:
         """Read the committed tokens that are not cached yet; return the logits after them, `[B, 1, V]`.
 
         Rows that draft nothing are skipped, and catch up when they draft again. For the others, the last token is
         read again even if it is cached, because its logits are not.
+
+        Args:
+            request: The request.
+            masks: `[B, M]` int64, mask tokens to read behind them and not to keep, with the logits after each:
+                `[B, 1 + M, V]`.
+            counts: The number of masks of each row.
         """
         rows = list(zip(request.tokens, request.budget, self._kept, strict=True))
         self._kept = [min(kept, len(row) - self.skipped - 1) if most else kept for row, most, kept in rows]
         self._model.rollback(self._kept)
         first = [kept + self.skipped for kept in self._kept]
         fresh = [row[start:] if most else () for (row, most, _), start in zip(rows, first, strict=True)]
-        logits = self._model.forward(fresh, states=self._states(request, list(map(len, fresh))))
-        self._kept = list(self._model.lengths)
+        states = self._states(request, list(map(len, fresh)))
+        logits = self._model.forward(fresh, masks, counts, states=states)
+        self._kept = [kept + len(new) for kept, new in zip(self._kept, fresh, strict=True)]
+        if masks is not None:
+            self._model.rollback(self._kept)
         return logits
 
     def _states(self, request: DraftRequest, counts: Sequence[int]) -> Tensor | None:  # noqa: ARG002

@@ -1,10 +1,20 @@
-"""Drafts whose tokens are all predicted at once."""
+"""Drafts whose tokens are all predicted at once, and the mask token of models that predict them."""
 
 from __future__ import annotations
 
 from torch import Tensor
 
 from specdec_core.interface import DraftRequest, Proposal
+from specdec_core.models import LoadedModel
+
+MASK_KEYS = ("pard_token", "ptd_token_id")
+"""The keys of config.json that name the mask token of a model, in the order in which vLLM reads them."""
+
+
+def mask_token_of(loaded: LoadedModel) -> int | None:
+    """Return the id of the mask token that a model was trained with; None if its config names none."""
+    found = (getattr(loaded.model.config, key, None) for key in MASK_KEYS)
+    return next((token for token in found if token is not None), None)
 
 
 def draw_at_each_depth(request: DraftRequest, logits: Tensor) -> Proposal:

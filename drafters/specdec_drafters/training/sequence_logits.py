@@ -19,12 +19,12 @@ def row_logits(loaded: LoadedModel, rows: Rows) -> Tensor:
         loaded: The model; its encoder, if any, reads the sources.
         rows: The sequences, on the model's device. N is the number of positions, V' the size of the logits.
     """
-    tokens = _embeddable(loaded, rows.tokens[:, :-1])
+    tokens = embeddable(loaded, rows.tokens[:, :-1])
     wanted = rows.mask[:, 1:]
     if loaded.encoder_decoder:
         assert rows.sources is not None, "an encoder needs sources"
         assert rows.source_mask is not None
-        sources = _embeddable(loaded, rows.sources)
+        sources = embeddable(loaded, rows.sources)
         mask = rows.source_mask.long()
         out = loaded.model(
             input_ids=sources, attention_mask=mask, decoder_input_ids=tokens, use_cache=False
@@ -38,7 +38,7 @@ def row_logits(loaded: LoadedModel, rows: Rows) -> Tensor:
     return everything[:, first - tokens.shape[1] :][wanted[:, first:]]
 
 
-def _embeddable(loaded: LoadedModel, tokens: Tensor) -> Tensor:
+def embeddable(loaded: LoadedModel, tokens: Tensor) -> Tensor:
     """Return the tokens, with 0 for those without an embedding (padding of the other model's vocabulary)."""
     return torch.where(tokens < loaded.vocab_size, tokens, 0)
 

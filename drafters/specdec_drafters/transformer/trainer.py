@@ -76,15 +76,21 @@ class TransformerTrainer(WeightsTrainer["Distillation"]):
             if target.tokenizer is not None:
                 target.tokenizer.save_pretrained(temporary)
             curve = write_curve(run.trained.curve, temporary)
-        before, after = run.trained.curve[0], run.trained.curve[-1]
         return {
             **run.facts(sum(weight.numel() for weight in model.parameters())),
-            "loss": round(after.get("loss", float("nan")), 4),
+            "loss": round(run.trained.curve[-1].get("loss", float("nan")), 4),
+            **self.results(run),
+            "curve": curve,
+        }
+
+    def results(self, run: TrainingRun) -> dict[str, str | float]:
+        """Return the acceptance before and after training, for the report."""
+        before, after = run.trained.curve[0], run.trained.curve[-1]
+        return {
             "alpha before": _with_error(before, "alpha"),
             "alpha after": _with_error(after, "alpha"),
             "greedy alpha before": _with_error(before, "greedy_alpha"),
             "greedy alpha after": _with_error(after, "greedy_alpha"),
-            "curve": curve,
         }
 
 

@@ -1,0 +1,1 @@
+"""A draft model with mask tokens behind the text, and its trainer."""

@@ -1,0 +1,41 @@
+"""Settings of the parallel drafter and its trainer. Importing this imports no torch."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from specdec_core.interface import DrafterConfig, ModelSettings
+from specdec_drafters.transformer.config import TransformerTrainerConfig
+
+
+class ParallelConfig(DrafterConfig, ModelSettings):
+    """A small model that reads mask tokens behind the text, and drafts all tokens in one forward pass.
+
+    The draft model and how to load it: PARD's format, a model of the target's vocabulary whose `config.json` names
+    its mask token as `pard_token` or `ptd_token_id`.
+    """
+
+    count: Annotated[int, Field(ge=1)] | None = None
+    """The most tokens of a draft; by default the number that the model was trained for, if its config says it
+    (`pard_depth`), else as many as are asked for."""
+
+
+class ParallelTrainerConfig(TransformerTrainerConfig):
+    """Train a small model that drafts several tokens in one forward pass, from mask tokens behind the text.
+
+    It imitates the target, like `specdec train transformer`, at every depth of a draft. For example, from a draft
+    model that exists:
+
+    ```
+    specdec train parallel --output my-drafter --model builtin:drafter --samples 100000 --minutes 10
+    ```
+
+    After Ctrl-C, the same command with --resume continues.
+    """
+
+    depth: Annotated[int, Field(ge=2)] = 8
+    """Tokens of the longest draft to train for: one more than the mask tokens."""
+    retention: Annotated[float, Field(gt=0, le=1)] = 0.7
+    """The share of the positions of one depth that is trained at the next one (COD, in PARD's paper)."""
