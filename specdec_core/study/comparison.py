@@ -77,7 +77,7 @@ class Comparison:
         return [row.flat() for row in self.rows]
 
     def to_pandas(self) -> Any:
-        """Return a `pandas.DataFrame` with a row for each run and the columns of `summary.csv`.
+        """Return a `pandas.DataFrame` with the rows and columns of `summary.csv`.
 
         Raises:
             ImportError: pandas is not installed.
@@ -86,9 +86,9 @@ class Comparison:
             import pandas as pd
         except ImportError as error:
             raise ImportError("to_pandas() needs pandas: pip install pandas. to_dicts() needs nothing.") from error
-        from specdec_core.study.report.result_files import table_row
+        from specdec_core.study.report.result_files import table_rows
 
-        return pd.DataFrame([table_row(line) for line in self.to_dicts()])
+        return pd.DataFrame([row for line in self.to_dicts() for row in table_rows(line)])
 
     def __repr__(self) -> str:
         tasks = len(self.study.tasks)

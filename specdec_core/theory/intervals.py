@@ -37,6 +37,27 @@ def _student(freedom: int) -> float:
     return z + (z**3 + z) / (4 * n) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * n**2)
 
 
+def student_tails(t: float, freedom: int) -> float:
+    """Return the probability that a variable with Student's distribution is at least `t` away from 0.
+
+    Args:
+        t: At least 0.
+        freedom: Degrees of freedom, at least 1.
+
+    References:
+        M. Abramowitz, I. Stegun: Handbook of Mathematical Functions, 1964, 26.7.3 and 26.7.4.
+    """
+    angle = math.atan(t / math.sqrt(freedom))
+    sine, cosine = math.sin(angle), math.cos(angle)
+    odd = freedom % 2
+    term, total = (cosine, 0.0) if odd else (1.0, 0.0)
+    for k in range(1 + odd, freedom, 2):
+        total += term
+        term *= cosine**2 * k / (k + 1)
+    inside = sine * total
+    return max(0.0, 1 - (2 / math.pi * (angle + inside) if odd else inside))
+
+
 def ratio_interval(
     numerators: Sequence[float], denominators: Sequence[float], clusters: Sequence[Hashable]
 ) -> tuple[float, float] | None:

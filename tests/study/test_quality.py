@@ -18,6 +18,7 @@ from rouge_score.tokenize import tokenize
 from sacrebleu.metrics import BLEU, CHRF
 from scipy.stats import binom, permutation_test
 
+from specdec_core.study.report import resampling
 from specdec_core.study.report.quality import (
     METRICS,
     TESTED,
@@ -298,7 +299,7 @@ def pool():
 @pytest.mark.parametrize("prompts", [10, 40])
 def test_false_alarms_are_as_rare_as_promised_and_intervals_hold_0(pool, prompts, monkeypatch):
     monkeypatch.setattr(difference_module, "_SWAPS", 999)  # which is coarser and takes a tenth of the time
-    monkeypatch.setattr(difference_module, "RESAMPLES", 400)
+    monkeypatch.setattr(resampling, "RESAMPLES", 400)
     chance, trials = np.random.default_rng(prompts), 200
     rows = {name: np.stack([each[name].rows[:prompts] for each in pool]) for name in TESTED}
     position = np.arange(prompts)

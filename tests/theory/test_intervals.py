@@ -2,8 +2,9 @@
 
 import numpy as np
 import pytest
+from scipy.stats import t
 
-from specdec_core.theory.intervals import ratio_interval
+from specdec_core.theory.intervals import ratio_interval, student_tails
 
 
 @pytest.mark.parametrize("clusters", [3, 12, 40])
@@ -30,3 +31,9 @@ def test_terms_of_a_cluster_go_together():
 def test_one_cluster_has_no_interval():
     assert ratio_interval([4.0, 5.0], [2.0, 2.0], "aa") is None
     assert ratio_interval([4.0, 4.0], [2.0, 2.0], "ab") == (2.0, 2.0)
+
+
+@pytest.mark.parametrize("freedom", [1, 2, 5, 8, 79])
+def test_tails_are_those_of_students_distribution(freedom):
+    for value in (0.0, 0.5, 2.0, 5.0):
+        assert student_tails(value, freedom) == pytest.approx(2 * t.sf(value, freedom), rel=1e-9)

@@ -48,12 +48,16 @@ class DrawnRun:
     Attributes:
         metrics: Counts and times, the mean of the R runs.
         steps: `[N, R]` float64, forward passes of the target for each text.
+        accepted: `[N, R]` float64, accepted draft tokens.
+        verified: `[N, R]` float64, verified draft tokens.
         seconds: `[N, R]` float64, their seconds; zeros without costs.
         notes: What a reader of the results should know.
     """
 
     metrics: Metrics
     steps: NDArray[np.float64]
+    accepted: NDArray[np.float64]
+    verified: NDArray[np.float64]
     seconds: NDArray[np.float64]
     notes: tuple[str, ...]
 
@@ -86,11 +90,10 @@ def draw_runs(
             run = _Run(text, accept, controller, greedy, costs, generator)
             every.append(run.metrics())
             watches = watches or run.watches
-    shape = len(acceptance), draws
-    steps = np.array([one.target_calls for one in every], dtype=np.float64).reshape(shape)
-    seconds = np.array([one.seconds for one in every]).reshape(shape)
+    found = [(one.target_calls, one.accepted, one.accepted + one.rejected, one.seconds) for one in every]
+    steps, accepted, verified, seconds = np.array(found, dtype=np.float64).T.reshape(4, len(acceptance), draws)
     notes = (_CONFIDENCE_NOTE,) if watches else ()
-    return DrawnRun(_divided(Metrics.total(every), draws), steps, seconds, notes)
+    return DrawnRun(_divided(Metrics.total(every), draws), steps, accepted, verified, seconds, notes)
 
 
 class _Run:

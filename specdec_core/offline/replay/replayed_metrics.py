@@ -29,6 +29,8 @@ class Replayed:
             reading prompts is not in them.
         steps_by_text: `[N]` float64, expected forward passes of the target for each text.
         tokens_by_text: `[N]` int64, its tokens.
+        accepted_by_text: `[N]` float64, its expected accepted draft tokens.
+        verified_by_text: `[N]` float64, its expected verified draft tokens.
         seconds_by_text: `[N]` float64, its expected seconds; None without costs.
         drawn: Standard error of the block efficiency that seeded draws of a controller's runs leave; None where
             the expectation is exact.
@@ -38,6 +40,8 @@ class Replayed:
     metrics: Metrics
     steps_by_text: NDArray[np.float64]
     tokens_by_text: NDArray[np.int64]
+    accepted_by_text: NDArray[np.float64]
+    verified_by_text: NDArray[np.float64]
     seconds_by_text: NDArray[np.float64] | None = None
     drawn: float | None = None
     notes: tuple[str, ...] = ()
@@ -115,7 +119,8 @@ def _exact(counts: ExpectedCounts, tokens: NDArray[np.int64], costs: StepCosts |
     if costs is not None:
         seconds, times = _times(counts, costs)
         values |= times
-    return Replayed(Metrics(**values), counts.steps, tokens, seconds)
+    verified = counts.verified_at.sum(axis=1)
+    return Replayed(Metrics(**values), counts.steps, tokens, counts.accepted, verified, seconds)
 
 
 def _times(counts: ExpectedCounts, costs: StepCosts) -> tuple[NDArray[np.float64], dict[str, Any]]:
@@ -154,6 +159,8 @@ def _drawn(runs: DrawnRun, tokens: NDArray[np.int64], timed: bool) -> Replayed:
         runs.metrics,
         runs.steps.mean(axis=1),
         tokens,
+        runs.accepted.mean(axis=1),
+        runs.verified.mean(axis=1),
         runs.seconds.mean(axis=1) if timed else None,
         float(runs.metrics.block_efficiency * error),
         runs.notes,

@@ -18,7 +18,7 @@ from specdec_core.offline.record import Record, RecordedText, RecordPart
 from specdec_core.offline.record.format import SomeTexts
 from specdec_core.offline.replay import DrafterReplay, Replayed, TextAcceptance, check_replayable, expected_metrics
 from specdec_core.offline.replay.workers import PooledDrafter, PooledReplay
-from specdec_core.study.report.run_fields import ReplayedOn
+from specdec_core.study.report.run_fields import PromptCounts, ReplayedOn
 from specdec_core.theory.intervals import ratio_interval
 
 if TYPE_CHECKING:
@@ -160,6 +160,21 @@ class RecordedTexts:
             speedup_high=faster[1],
             noise=None if costs is None else costs.noise,
         )
+
+    def by_prompt(self, replayed: Replayed) -> tuple[PromptCounts, ...]:
+        """Return the counts of a run for the texts of each prompt."""
+        seconds = replayed.seconds_by_text
+        counts = [replayed.tokens_by_text, replayed.steps_by_text, replayed.accepted_by_text]
+        counts += [replayed.verified_by_text, np.zeros(len(self)) if seconds is None else seconds]
+        sums: dict[int, np.ndarray] = {}
+        for number, values in zip(self.prompts, np.stack(counts, axis=1), strict=True):
+            sums[number] = sums.get(number, 0.0) + values
+        found = []
+        for number in sorted(sums):
+            tokens, steps, accepted, verified, took = sums[number].tolist()
+            known = None if seconds is None else took
+            found.append(PromptCounts(number, tokens, steps, accepted, verified, known))
+        return tuple(found)
 
 
 def _undrafted(text: RecordedText) -> TextAcceptance:

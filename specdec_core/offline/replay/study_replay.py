@@ -295,7 +295,16 @@ class _TaskReplay:
         device = describe_device(torch.device("cpu")) if machine is None else machine.device
         counted = (replayed.metrics, (), tuple(outputs))
         noted = tuple(dict.fromkeys(notes))
-        self._session.add(Repeat(task.name, run.name, _ONLY, *counted, device=device, notes=noted, replayed=on))
+        by_prompt = self._texts.by_prompt(replayed)
+        self._session.add(
+            Repeat(
+                *(task.name, run.name, _ONLY, *counted),
+                device=device,
+                notes=noted,
+                replayed=on,
+                by_prompt=by_prompt,
+            )
+        )
 
     def _gaps(self) -> list[str]:
         """Return the note on a part that was not recorded to its end."""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from specdec_core.interface.errors import SpecdecError, exception_text
 from specdec_core.interface.files import writing_file
+from specdec_core.study.config.grouping import group_label
 from specdec_core.study.config.study import BASELINE
 from specdec_core.study.report.html.html_report import report_page
 
@@ -25,7 +26,7 @@ RESULTS = "results.jsonl"
 OUTPUTS = "outputs.jsonl"
 """The file with one object per run and prompt."""
 SUMMARY = "summary.csv"
-"""The file with one row per run."""
+"""The file with one row per run, and one for each of its groups of prompts."""
 REPORT = "report.html"
 """The report for readers."""
 
@@ -62,6 +63,7 @@ def output_lines(study: Study, outputs: Outputs) -> Iterator[dict[str, Any]]:
                     "run": run.name,
                     "prompt": prompt.id,
                     "source": prompt.source,
+                    **({"group": list(prompt.group)} if prompt.group else {}),
                     "text": output.text,
                     "references": list(prompt.references),
                     "same_as_baseline": index < len(baseline) and output.tokens == baseline[index].tokens,
@@ -127,7 +129,7 @@ def _json_lines(entries: Iterable[Mapping[str, Any]]) -> Iterator[str]:
 
 
 def _csv(lines: Sequence[Mapping[str, Any]]) -> str:
-    rows = [table_row(line) for line in lines]
+    rows = [row for line in lines for row in table_rows(line)]
     table = io.StringIO()
     writer = csv.DictWriter(table, list(dict.fromkeys(name for row in rows for name in row)), lineterminator="\n")
     writer.writeheader()
@@ -149,8 +151,17 @@ def _columns(prefix: str, values: Mapping[str, Any], *, nested: bool) -> dict[st
     return columns
 
 
-def table_row(line: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what `summary.csv` has of a line of `results.jsonl`: the values that fit into cells."""
+def table_rows(line: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return what `summary.csv` has of a line of `results.jsonl`: a row for the run, and one for each group."""
+    if "groups" not in line:
+        return [_cells(line)]
+    own = {name: line[name] for name in ("task", "name", "drafter", "gamma")}
+    groups = [{**own, **one, "group": group_label(one["group"])} for one in line["groups"]]
+    return [{"group": "", **_cells(line)}, *map(_cells, groups)]
+
+
+def _cells(line: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values that fit into cells."""
     row: dict[str, Any] = {}
     for name, value in line.items():
         if name in _COLUMN_PREFIXES:

@@ -181,3 +181,24 @@ class ReplayedOn:
     def noisy(self) -> bool:
         """Whether the seconds of a step are known too badly to tell runs apart that are nearly as fast."""
         return self.noise is not None and self.noise > NOISY
+
+
+@dataclass(frozen=True, slots=True)
+class PromptCounts:
+    """The expected counts of a replayed run for the texts of one prompt.
+
+    Attributes:
+        number: Number of the prompt, from 0.
+        tokens: Tokens of its texts.
+        steps: Forward passes of the target.
+        accepted: Accepted draft tokens.
+        verified: Verified draft tokens: those up to the first rejection of a draft.
+        seconds: Seconds; None if no times of a machine are known.
+    """
+
+    number: int
+    tokens: float
+    steps: float
+    accepted: float
+    verified: float
+    seconds: float | None

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from itertools import zip_longest
 from statistics import fmean, median
 from typing import Any, Literal
 
 from specdec_core.decoding import Metrics
 from specdec_core.study.config.study import BASELINE, Label, Run, Task
+from specdec_core.study.report.counts import run_counts
 from specdec_core.study.report.diagnosis import RunFacts, best_of, diagnose
 from specdec_core.study.report.expectation import (
     MIN_COUNT,
@@ -19,17 +19,17 @@ from specdec_core.study.report.expectation import (
     speedup_bound,
     verify_cost,
 )
+from specdec_core.study.report.groups.figures import GroupSummary, summarise_groups
 from specdec_core.study.report.quality import assess_repeats
 from specdec_core.study.report.requests import run_requests
 from specdec_core.study.report.run_fields import ReplayedOn, RunCounts, RunExpectation, RunRequests, RunSpeed
 from specdec_core.study.report.uneven import uneven_calls
-from specdec_core.study.run.repeats import Repeat
 from specdec_core.study.run.study_session import StudyResult
 from specdec_core.theory import walltime_improvement
 from specdec_core.theory.intervals import median_interval
 
 _MOST_EXPECTATIONS = 500
-_ONLY_IF = ("remembers", "uneven_calls")
+_ONLY_IF = ("remembers", "uneven_calls", "groups")
 """Fields that `results.jsonl` has only if they say something."""
 _UNKNOWN = RunExpectation(None, None, None, None, (), None, None)
 
@@ -75,6 +75,8 @@ class RunSummary:
             with nothing but what the warm-up prompts taught. `results.jsonl` has the field only if it does.
         uneven_calls: The target calls of each repeat, if something keeps state between repeats without declaring
             it. The run is then not ranked. Empty otherwise, and then `results.jsonl` has no such field.
+        groups: The findings for each group of prompts. Empty if the study groups none, for a run that failed or
+            keeps state, and then `results.jsonl` has no such field.
     """
 
     task: str | None
@@ -103,6 +105,7 @@ class RunSummary:
     replayed: ReplayedOn | None = None
     remembers: bool = False
     uneven_calls: tuple[int, ...] = ()
+    groups: tuple[GroupSummary, ...] = ()
 
     @property
     def status(self) -> Literal["ok", "plugin-failure", "error"]:
@@ -121,17 +124,30 @@ class RunSummary:
                 continue
             if name == "replayed":  # the fields of `speed` and `expected` have its speed-ups
                 value = {key: part for key, part in value.items() if not key.startswith("speedup")}
+            if name == "groups":
+                value = [one.flat() for one in self.groups]
             fields |= value if name in ("counts", "requests", "speed", "expected") else {name: value}
         return fields
 
 
 def summarise(result: StudyResult) -> list[RunSummary]:
     """Return a summary of each run of a study, grouped by task, the baseline first in each."""
-    return [
-        _summary(result, run, measured)
-        for measured in (_TaskMetrics(result, task) for task in result.study.tasks)
-        for run in measured.task.runs
-    ]
+    return [summary for task in result.study.tasks for summary in _of_task(result, task)]
+
+
+def _of_task(result: StudyResult, task: Task) -> list[RunSummary]:
+    measured = _TaskMetrics(result, task)
+    summaries = [_summary(result, run, measured) for run in task.runs]
+    sound = [one for one in summaries if one.status == "ok" and one.repeats and not one.uneven_calls]
+    config = result.study.config
+    groups = summarise_groups(
+        task.prompts,
+        {one.name: result.of_run(task, one.name) for one in sound},
+        config.batch_size,
+        # A batch may have been decoded in parts.
+        speeds=config.batch_size == 1 or not config.auto_find_batch_size,
+    )
+    return [replace(one, groups=groups.get(one.name, ())) for one in summaries]
 
 
 class _TaskMetrics:
@@ -187,7 +203,7 @@ def _summary(result: StudyResult, run: Run, measured: _TaskMetrics) -> RunSummar
     repeats = result.of_run(task, run.name)
     replayed = next((repeat.replayed for repeat in repeats.values()), None)
     failures = tuple(asdict(failure) for repeat in repeats.values() for failure in repeat.failures)
-    counts = _counts(repeats.values(), measured.sequences)
+    counts = run_counts(repeats.values(), measured.sequences)
     speed = _speed(run, measured, replayed)
     if failures:
         # Without its plugin a run decodes something else: its speed says nothing about its settings.
@@ -248,32 +264,6 @@ def _passes_saved(run: Run, measured: _TaskMetrics) -> float | None:
     calls = {number: one.target_calls for number, one in measured.of_run(run.name).items()}
     plain = sum(measured.of_run(BASELINE)[number].target_calls for number in calls)
     return 1 - sum(calls.values()) / plain if plain else None
-
-
-def _counts(repeats: Collection[Repeat], sequences: int) -> RunCounts:
-    total = Metrics.total(repeat.metrics for repeat in repeats)
-    measured = bool(total.row_steps)
-    cpu = [repeat.cpu_seconds for repeat in repeats if repeat.cpu_seconds is not None]
-    positions = zip_longest(total.verified_at, total.accepted_at, fillvalue=0)
-    return RunCounts(
-        tokens=total.tokens,
-        target_calls=total.target_calls,
-        drafted=total.drafted,
-        accepted=total.accepted,
-        gamma_mean=total.drafted / total.row_steps if measured else None,
-        levels_mean=total.draft_calls / total.target_calls if total.tree_steps else None,
-        block_efficiency=total.block_efficiency if measured else None,
-        alpha=total.alpha,
-        alpha_by_position=tuple(accepted / verified for verified, accepted in positions),
-        verified_by_position=total.verified_at,
-        steps_by_length=tuple(time.steps for time in total.times),
-        deviation=total.deviation / (len(repeats) * sequences) if measured else None,
-        seconds=total.seconds,
-        cpu_seconds=sum(cpu) if repeats and len(cpu) == len(repeats) else None,
-        draft_seconds=total.draft_seconds,
-        verify_seconds=total.verify_seconds,
-        forced=total.forced,
-    )
 
 
 def _speed(run: Run, measured: _TaskMetrics, replayed: ReplayedOn | None) -> RunSpeed:

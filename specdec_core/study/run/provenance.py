@@ -32,6 +32,9 @@ def study_provenance(study: Study, device: str, registry: Registry) -> dict[str,
     """Return everything that must be equal for two results to belong to one study, as plain data."""
     runs = [run.resolved() for run in study.runs]
     tasks = [task.resolved() for task in study.tasks]
+    if study.config.batch_size == 1:  # groups then decide nothing but what is reported
+        for task in tasks:
+            del task["prompts"]["group"]
     # More repeats can be added later, and `lossless` only refuses runs: neither changes a result.
     settings = {key: value for key, value in study.shared().items() if key not in ("repeats", "lossless")}
     prompts = [_fingerprint(task.prompts, task) for task in study.tasks]

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, TypeAlias, TypeVar
 
 from specdec_core.decoding import Metrics, PluginFailure, RequestMetrics
 from specdec_core.study.report.quality import Output
-from specdec_core.study.report.run_fields import ReplayedOn
+from specdec_core.study.report.run_fields import PromptCounts, ReplayedOn
 
 RunKey: TypeAlias = tuple[str | None, str]
 """Names of a task and of a run."""
@@ -37,6 +37,7 @@ class Repeat:
             a CPU.
         notes: Where plugins were overruled; see `BatchResult`.
         replayed: What it was replayed on, with expected metrics; None if it was decoded and timed.
+        by_prompt: What is expected for each prompt of a replay; empty if it was decoded.
         remembers: Whether the drafter declares that it keeps knowledge between requests.
         varies: Whether the gamma controller declares that it may choose otherwise in another repeat.
     """
@@ -53,6 +54,7 @@ class Repeat:
     cpu_seconds: float | None = None
     notes: tuple[str, ...] = ()
     replayed: ReplayedOn | None = None
+    by_prompt: tuple[PromptCounts, ...] = ()
     remembers: bool = False
     varies: bool = False
 
@@ -64,6 +66,16 @@ class Repeat:
     def without_times(self) -> Repeat:
         """Return the same repeat with no time measured."""
         return replace(self, metrics=self.metrics.without_times(), request_seconds=(), cpu_seconds=None)
+
+    def in_order(self, numbers: Sequence[int]) -> Repeat:
+        """Return the repeat with outputs and times in the order of the prompts.
+
+        Args:
+            numbers: The number of the prompt of each output, from 0.
+        """
+        order = sorted(range(len(numbers)), key=numbers.__getitem__)
+        seconds = tuple(self.request_seconds[n] for n in order) if self.request_seconds else ()
+        return replace(self, outputs=tuple(self.outputs[n] for n in order), request_seconds=seconds)
 
     def to_plain(self) -> dict[str, Any]:
         """Return the repeat as plain data, which JSON can hold."""
@@ -80,6 +92,7 @@ class Repeat:
             "outputs": [asdict(one) for one in self.outputs],
             # What was timed is written as before there were replays.
             **({} if self.replayed is None else {"replayed": asdict(self.replayed)}),
+            **({"by_prompt": [asdict(one) for one in self.by_prompt]} if self.by_prompt else {}),
             **{name: True for name in ("remembers", "varies") if getattr(self, name)},
         }
 
@@ -97,6 +110,7 @@ class Repeat:
             "request_seconds": tuple(entry["request_seconds"]),
             "notes": tuple(entry.get("notes", ())),
             "replayed": _replayed(entry.get("replayed")),
+            "by_prompt": tuple(PromptCounts(**one) for one in entry.get("by_prompt", ())),
         }
         return cls(**{**entry, **parsed})
 

@@ -18,6 +18,7 @@ from specdec_core.interface import Progress
 from specdec_core.interface.errors import ConfigError, PromptError
 from specdec_core.registry import Registry, default_registry
 from specdec_core.sampling.generators import row_seed
+from specdec_core.study.config.grouping import batches_of
 from specdec_core.study.config.study import BASELINE, Run, Study, Task
 from specdec_core.study.run.prepared import Batch, RunJob
 from specdec_core.study.run.provenance import study_provenance
@@ -197,6 +198,7 @@ class _Runs:
             self._progress.advance(len(self._session.finished) + share, f"{run.name}, repeat {number}")
 
         repeat = self._ready[task.name, run.name].measure(number, progress)
+        repeat = repeat.in_order([n for batch in self._numbers(task) for n in batch])
         note = f"{run.name}, repeat {number}: {repeat.metrics.tokens_per_second:.1f} tokens/s"
         if self._study.config.timing:
             repeat = replace(repeat, turn=turns(task, number).index(run) + 1)
@@ -220,8 +222,10 @@ class _Runs:
             prompts = self._targets.prompts(task, task.warmup if warmup else task.prompts)
         except PromptError as error:
             raise PromptError("\n".join(map(task.with_task, str(error).splitlines()))) from error
-        size = self._study.config.batch_size
         first = len(task.prompts) if warmup else 0  # other seeds
-        for start in range(0, len(prompts), size):
-            batch = prompts[start : start + size]
-            yield batch, [row_seed(task.generation.seed, first + start + n) for n in range(len(batch))]
+        for batch in self._numbers(task, warmup=warmup):
+            yield [prompts[n] for n in batch], [row_seed(task.generation.seed, first + n) for n in batch]
+
+    def _numbers(self, task: Task, *, warmup: bool = False) -> list[tuple[int, ...]]:
+        """Return the numbers of the prompts of each batch."""
+        return batches_of(task.warmup if warmup else task.prompts, self._study.config.batch_size)

@@ -165,6 +165,32 @@ def test_numbers_are_those_of_the_recorded_acceptance(replayed, record, registry
     assert len(record.parts[1]) == 6, "two texts of each sampled prompt"
 
 
+def test_groups_have_the_expectations_of_their_texts(replayed, record, registry, tmp_path):
+    rows = [{"prompt": text, "kind": kind} for text, kind in (("a b c", "x"), ("d e f", "y"), ("g h a b", "x"))]
+    (tmp_path / "p.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    runs = [
+        {"drafter": "random", "gamma": gamma}
+        for gamma in (3, {"name": "running-average", "max_gamma": 3, "initial_gamma": 2})
+    ]
+    prompts = {"file": str(tmp_path / "p.jsonl"), "group": "kind"}
+    machine = timed(replayed(*runs).study, random=(0.0, 0.5, 0.5, 0.5))
+    result = replayed(*runs, machines=[machine], prompts=prompts)
+    config = result.study.tasks[1].runs[1].drafter
+    acceptance = DrafterReplay(record, record.parts[1], config, max_gamma=3, registry=registry).acceptance()
+    found = [row for row in summarise(result) if row.task == "sampled"]
+    for row in found:
+        kinds = {one.group: {name: figure.value for name, figure in one.figures.items()} for one in row.groups}
+        assert list(kinds) == [("x",), ("y",), (None,)]
+        assert kinds[None,]["block_efficiency"] == pytest.approx(row.counts.block_efficiency)
+        assert kinds[None,].get("alpha") == pytest.approx(row.counts.alpha)
+        assert kinds[None,]["tokens_per_second"] == pytest.approx(row.speed.tokens_per_second)
+        assert kinds[None,]["speedup"] == pytest.approx(row.speed.speedup)
+    own = expected_metrics([one for one in acceptance if one.number != 1], 3).metrics
+    of_x = found[1].groups[0].figures
+    assert of_x["block_efficiency"].value == pytest.approx(own.block_efficiency)
+    assert of_x["alpha"].value == pytest.approx(own.alpha)
+
+
 def test_a_grid_of_gammas_asks_the_drafter_once(replayed, again):
     replayed({"drafter": "again", "gamma": 3})
     alone = again.asked
@@ -345,8 +371,8 @@ def test_a_stopped_replay_goes_on_where_it_was(replayed, again, tmp_path):
     assert again.asked == 0
     result = replayed(output=tmp_path / "out", progress=Progress())
     whole = replayed()
-    assert {key: one.metrics for key, one in result.repeats.items()} == {
-        key: one.metrics for key, one in whole.repeats.items()
+    assert {key: (one.metrics, one.by_prompt) for key, one in result.repeats.items()} == {
+        key: (one.metrics, one.by_prompt) for key, one in whole.repeats.items()
     }
     assert summarise(result) == [replace(row, device=row.device) for row in summarise(whole)]
     again.asked = 0

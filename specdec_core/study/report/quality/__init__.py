@@ -15,7 +15,6 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from specdec_core.study.report.quality.difference import (
-    MIN_PROMPTS,
     TESTED,
     Difference,
     differences,
@@ -31,6 +30,7 @@ from specdec_core.study.report.quality.scores import (
     first_difference,
     score,
 )
+from specdec_core.study.report.resampling import MIN_PROMPTS
 
 if TYPE_CHECKING:
     from specdec_core.decoding.request_metrics import RequestMetrics

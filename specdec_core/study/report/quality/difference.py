@@ -24,21 +24,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specdec_core.study.report.quality.scores import Statistics
-from specdec_core.theory.intervals import tail
+from specdec_core.study.report.resampling import MIN_PROMPTS, RESAMPLES, SEED, resampled_interval, resamples
 
 TESTED = ("bleu", "chrf", "rougeL")
 """The metrics that are tested. ROUGE-1 and ROUGE-2 nearly repeat ROUGE-L, and more tests of one question only
 raise more false alarms."""
-MIN_PROMPTS = 6
-"""With n prompts the smallest possible p is 2 / 2^n: at least two of the 2^n swaps reach the observed difference,
-swapping none and swapping all. With 5 prompts that is 0.06."""
-
-RESAMPLES = 2000
-"""Number of resamples of prompts for an interval."""
 _SWAPS = 9999
 _ALL_WAYS = 13
 """Up to this many prompts, all 2^n swaps are tried."""
-_SEED = 0
 _CELLS = 4_000_000
 """Signs in memory at once: 32 MB."""
 _Floats = NDArray[np.float64]
@@ -77,7 +70,7 @@ def differences(run: Mapping[str, Statistics], baseline: Mapping[str, Statistics
 def how_tested(prompts: int) -> str:
     """Return the signature of the test on this many prompts, in the format of sacrebleu."""
     swaps = f"all{2**prompts}" if prompts <= _ALL_WAYS else f"{_SWAPS}"
-    return f"test:paired-swaps|swaps:{swaps}|sides:2|bootstrap:{RESAMPLES}|seed:{_SEED}"
+    return f"test:paired-swaps|swaps:{swaps}|sides:2|bootstrap:{RESAMPLES}|seed:{SEED}"
 
 
 def holm(p_values: Sequence[float | None]) -> tuple[float | None, ...]:
@@ -132,7 +125,7 @@ def _signs(prompts: int) -> Iterator[_Floats]:
         ways = np.arange(2**prompts)[:, None] >> np.arange(prompts)
         yield (1 - 2 * (ways & 1)).astype(np.float64)
         return
-    generator, left = np.random.default_rng(_SEED), _SWAPS
+    generator, left = np.random.default_rng(SEED), _SWAPS
     while left:
         n = min(left, max(1, _CELLS // prompts))
         yield (1 - 2 * generator.integers(0, 2, size=(n, prompts), dtype=np.int8)).astype(np.float64)
@@ -142,8 +135,5 @@ def _signs(prompts: int) -> Iterator[_Floats]:
 def _interval(run: Statistics, baseline: Statistics) -> tuple[float, float]:
     """Return the ends of a 95% interval from resampled prompts, each with the outputs of both runs."""
     count = len(run.rows)
-    generator = np.random.default_rng(_SEED)
-    times = generator.multinomial(count, np.full(count, 1 / count), size=RESAMPLES).astype(np.float64)
-    gaps = _gap(run, times @ run.rows, times @ baseline.rows)
-    low, high = np.quantile(gaps, [tail(count), 1 - tail(count)])
-    return float(low), float(high)
+    times = resamples(count)
+    return resampled_interval(_gap(run, times @ run.rows, times @ baseline.rows), count)

@@ -1,0 +1,64 @@
+"""Groups of prompts by the columns that `group` names, and batches of one group each. Imports no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, TypeAlias
+
+if TYPE_CHECKING:
+    from specdec_core.study.config.prompt_file import PromptText
+
+Group: TypeAlias = tuple[str | None, ...]
+"""A value for each column that groups the prompts; None stands for all values."""
+
+
+def groups_of(prompts: Sequence[PromptText]) -> dict[Group, tuple[int, ...]]:
+    """Return the numbers of the prompts of each group, from 0; empty if nothing groups them.
+
+    Values are in the order in which they first appear. With two columns, the values of the first are followed by
+    their combinations with those of the second, and then come those of the second alone. All prompts come last. Of
+    several groups with the same prompts, the first is kept.
+
+    Args:
+        prompts: The prompts of a task.
+    """
+    if not prompts or not prompts[0].group:
+        return {}
+    columns = [dict.fromkeys(values) for values in zip(*(prompt.group for prompt in prompts), strict=True)]
+    keys: list[Group] = [(value,) for value in columns[0]]
+    if len(columns) > 1:
+        seconds = (*columns[1], None)
+        keys = [(value, second) for value in (*columns[0], None) for second in seconds]
+    keys.append((None,) * len(columns))
+    found: dict[Group, tuple[int, ...]] = {}
+    for key in keys:
+        members = tuple(number for number, prompt in enumerate(prompts) if _belongs(prompt.group, key))
+        if members and members not in found.values():
+            found[key] = members
+    return found
+
+
+def _belongs(group: Group, key: Group) -> bool:
+    return all(wanted in (None, value) for value, wanted in zip(group, key, strict=True))
+
+
+def group_label(group: Group) -> str:
+    """Return a group as a text of one line."""
+    return " / ".join("all" if value is None else value for value in group)
+
+
+def batches_of(prompts: Sequence[PromptText], size: int) -> list[tuple[int, ...]]:
+    """Return the numbers of the prompts of each batch, from 0: their order, but each batch has a single group.
+
+    The time of a batch is then that of its group.
+
+    Args:
+        prompts: The prompts of a task.
+        size: The most prompts of a batch.
+    """
+    by_group: dict[tuple[str, ...], list[int]] = {}
+    for number, prompt in enumerate(prompts):
+        by_group.setdefault(prompt.group, []).append(number)
+    # One at a time, the order of the prompts stays, so that drafters that remember are as without groups.
+    parts = by_group.values() if size > 1 else [range(len(prompts))]
+    return [tuple(part[start : start + size]) for part in parts for start in range(0, len(part), size)]

@@ -1,0 +1,76 @@
+"""The counts and times of a run by prompt and by batch, from its repeats. Imports no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from specdec_core.study.run.repeats import Repeat
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class CountsByPrompt:
+    """The counts of a run for N prompts, and its times for U batches in K repeats.
+
+    Attributes:
+        counts: `[N, 4]` float64, over all repeats: tokens, steps, accepted and verified draft tokens. NaN where a
+            count is not known.
+        tokens: `[U, K]` float64, the tokens of each batch.
+        seconds: `[U, K]` float64, its wall time; NaN where nothing was timed.
+    """
+
+    counts: Floats
+    tokens: Floats
+    seconds: Floats
+
+
+def counts_by_prompt(repeats: Collection[Repeat], batches: Sequence[Sequence[int]]) -> CountsByPrompt:
+    """Return the counts and times of a run.
+
+    The time of a batch is that of the request that took longest.
+
+    Args:
+        repeats: Its repeats, at least one.
+        batches: The numbers of the prompts of each batch, from 0.
+    """
+    count = sum(map(len, batches))
+    each = [_counts(repeat, count) for repeat in repeats]
+    seconds = [_seconds(repeat, count) for repeat in repeats]
+    return CountsByPrompt(
+        counts=np.sum(each, axis=0),
+        tokens=np.array([[one[list(batch), 0].sum() for one in each] for batch in batches]),
+        seconds=np.array([[one[list(batch)].max() for one in seconds] for batch in batches]),
+    )
+
+
+def _counts(repeat: Repeat, count: int) -> Floats:
+    """Return `[N, 4]`, the counts of one repeat."""
+    found = np.full((count, 4), np.nan)
+    if repeat.by_prompt:
+        for one in repeat.by_prompt:
+            found[one.number] = one.tokens, one.steps, one.accepted, one.verified
+        return found
+    for number, output in enumerate(repeat.outputs):
+        found[number, 0] = len(output.tokens)
+        if (metrics := output.metrics) is not None:
+            accepted = metrics.num_accepted_draft_tokens
+            found[number, 1:3] = metrics.steps, accepted
+            if metrics.rejected is not None:
+                found[number, 3] = accepted + metrics.rejected
+    return found
+
+
+def _seconds(repeat: Repeat, count: int) -> Floats:
+    """Return `[N]`, the time of each prompt."""
+    found = np.full(count, np.nan)
+    known = [(one.number, one.seconds) for one in repeat.by_prompt] or list(enumerate(repeat.request_seconds))
+    for number, seconds in known:
+        found[number] = np.nan if seconds is None else seconds
+    return found

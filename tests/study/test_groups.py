@@ -1,0 +1,196 @@
+"""Results by group of prompts: figures, their intervals, tested differences, and what the files say."""
+
+import csv
+import json
+
+import numpy as np
+import pytest
+from scipy.stats import binom
+
+from specdec_core.decoding import Metrics, RequestMetrics
+from specdec_core.interface.errors import ConfigError
+from specdec_core.study.config.grouping import batches_of, groups_of
+from specdec_core.study.config.prompts import PromptText
+from specdec_core.study.report import resampling
+from specdec_core.study.report.groups.figures import summarise_groups
+from specdec_core.study.report.quality import Output
+from specdec_core.study.report.summary import summarise
+from specdec_core.study.run.repeats import Repeat
+from specdec_core.study.run.runner import run_study
+from tests.study.toy_study import Recorder
+
+
+def prompts(*groups):
+    return [PromptText(str(number), "x", group=group) for number, group in enumerate(groups)]
+
+
+def repeat(number, rows, run="a"):
+    """Return a repeat of requests of tokens, steps, accepted and rejected draft tokens, and seconds."""
+    outputs = tuple(
+        Output((1,) * tokens, None, RequestMetrics(9, steps, (9,) * (accepted > 0), (accepted,), rejected))
+        for tokens, steps, accepted, rejected, _ in rows
+    )
+    return Repeat(None, run, number, Metrics(), (), outputs, tuple(row[-1] for row in rows))
+
+
+def figure(summaries, group, measure):
+    (found,) = (one.figures[measure].value for one in summaries if one.group == group)
+    return found
+
+
+def test_the_groups_of_two_columns_are_cells_and_margins():
+    found = groups_of(prompts(("qa", "low"), ("math", "low"), ("qa", "high"), ("math", "low")))
+    assert found == {
+        ("qa", "low"): (0,),
+        ("qa", "high"): (2,),
+        ("qa", None): (0, 2),
+        ("math", "low"): (1, 3),
+        (None, "low"): (0, 1, 3),
+        (None, None): (0, 1, 2, 3),
+    }
+    assert groups_of(prompts((), ())) == {}
+
+
+def test_a_batch_has_a_single_group():
+    assert batches_of(prompts(("a",), ("b",), ("a",), ("a",)), 2) == [(0, 2), (3,), (1,)]
+    assert batches_of(prompts(("a",), ("b",), ("a",)), 1) == [(0,), (1,), (2,)]
+    assert batches_of(prompts((), (), ()), 2) == [(0, 1), (2,)]
+
+
+def test_figures_are_those_of_the_steps_and_seconds_of_a_group():
+    rows = [[(10, 5, 6, 2, 1.0), (20, 4, 16, 0, 2.0), (30, 30, 0, 0, 5.0)] for _ in range(3)]
+    rows[1][0] = (10, 5, 6, 2, 9.0)  # an outlier, of which a median takes no notice
+    plain = [[(10, 10, 0, 0, 2.0), (20, 20, 0, 0, 4.0), (30, 30, 0, 0, 5.0)] for _ in range(3)]
+    runs = {
+        name: {n + 1: repeat(n + 1, one, name) for n, one in enumerate(each)}
+        for name, each in (("baseline", plain), ("a", rows))
+    }
+    found = summarise_groups(prompts(("x",), ("x",), ("y",)), runs, 1)["a"]
+    assert [one.group for one in found] == [("x",), ("y",), (None,)]
+    assert [one.prompts for one in found] == [2, 1, 3]
+    assert figure(found, ("x",), "block_efficiency") == pytest.approx(30 / 9)
+    assert figure(found, (None,), "block_efficiency") == pytest.approx(60 / 39)
+    assert figure(found, ("x",), "alpha") == pytest.approx(22 / 24)
+    assert figure(found, ("x",), "tokens_per_second") == pytest.approx(10)
+    assert figure(found, ("x",), "speedup") == pytest.approx(2)
+    alone = found[1].figures
+    assert "alpha" not in alone  # nothing was verified
+    assert (alone["speedup"].value, alone["speedup"].low, alone["speedup"].few) == (1, None, True)
+
+
+def test_a_batch_takes_as_long_as_its_longest_request():
+    rows = [(10, 5, 5, 0, 1.0), (10, 5, 5, 0, 3.0), (10, 5, 5, 0, 2.0)]
+    found = summarise_groups(prompts(("x",), ("y",), ("x",)), {"a": {1: repeat(1, rows)}}, 2)["a"]
+    assert figure(found, ("x",), "tokens_per_second") == pytest.approx(20 / 2)
+    assert figure(found, (None,), "tokens_per_second") == pytest.approx(30 / 5)
+    unknown = summarise_groups(prompts(("x",), ("y",), ("x",)), {"a": {1: repeat(1, rows)}}, 2, speeds=False)["a"]
+    assert "tokens_per_second" not in unknown[0].figures
+
+
+def requests(chance, count, shift=0.0):
+    """Return requests whose efficiency varies with the prompt, and with the run."""
+    hard = chance.uniform(1.5, 4.0, size=count)
+    runs = []
+    for extra in (0.0, 0.0, shift):
+        steps = chance.integers(20, 60, size=count)
+        noise = chance.normal(0, 0.4, size=count)
+        tokens = (steps * np.maximum(1.0, hard + extra + noise)).astype(int).tolist()
+        runs.append([(t, int(n), t - int(n), 0, 1.0) for t, n in zip(tokens, steps, strict=True)])
+    return runs
+
+
+@pytest.mark.parametrize("count", [8, 40])
+def test_false_alarms_are_rare_and_intervals_hold_0(count, monkeypatch):
+    monkeypatch.setattr(resampling, "RESAMPLES", 400)
+    chance, trials = np.random.default_rng(count), 300
+    outside = alarms = 0
+    for _ in range(trials):
+        one, other, _ = requests(chance, count)
+        runs = {"a": {1: repeat(1, one)}, "b": {1: repeat(1, other, "b")}}
+        (found,) = summarise_groups(prompts(*[("x",)] * count), runs, 1)["b"][0].differences
+        outside += not found.low <= 0 <= found.high
+        alarms += found.told_apart
+    assert alarms <= binom.ppf(0.999, trials, 0.06)
+    assert binom.ppf(0.001, trials, 0.03) <= outside <= binom.ppf(0.999, trials, 0.08)
+
+
+def test_a_difference_is_told_apart_where_it_is_one():
+    chance = np.random.default_rng(0)
+    one, other, better = requests(chance, 30, shift=1.0)
+    runs = {name: {1: repeat(1, rows, name)} for name, rows in (("a", one), ("b", other), ("c", better))}
+    groups = prompts(*[("x",)] * 25, *[("y",)] * 5)
+    found = summarise_groups(groups, runs, 1)
+    x, y, _ = found["c"]
+    assert {one.other: one.told_apart for one in x.differences} == {"a": True, "b": True}
+    assert all(one.difference == pytest.approx(1, abs=0.4) for one in x.differences)
+    assert {one.p for one in y.differences} == {None}  # of five prompts
+    assert not found["b"][0].differences[0].told_apart
+    assert found["a"][0].differences == ()
+
+
+STUDY = """\
+target: {folder}
+prompts: {{file: prompts.jsonl, group: kind}}
+generation: {{max_new_tokens: 12, ignore_eos: true}}
+repeats: 3
+runs:
+  - {{drafter: echo, gamma: 2}}
+  - {{name: third, drafter: {{name: echo, token: 3}}, gamma: 3}}
+"""
+ROWS = [
+    {"prompt": text, "kind": kind, "tier": n % 2}
+    for n, (text, kind) in enumerate(zip("abcdef", "xyxyxz", strict=True))
+]
+
+
+@pytest.fixture
+def rows(tmp_path):
+    (tmp_path / "prompts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS))
+
+
+def test_all_prompts_have_the_figures_of_the_run(rows, result_of):
+    for summary in summarise(result_of()):
+        *_, whole = summary.groups
+        assert [one.group[0] for one in summary.groups] == ["x", "y", "z", None]
+        assert sum(one.prompts for one in summary.groups) == 2 * whole.prompts == 12
+        assert sum(one.tokens for one in summary.groups[:-1]) == whole.tokens == summary.counts.tokens
+        figures = {name: one.value for name, one in whole.figures.items()}
+        assert figures["block_efficiency"] == pytest.approx(summary.counts.block_efficiency)
+        assert figures.get("alpha") == pytest.approx(summary.counts.alpha)
+        assert figures["tokens_per_second"] >= summary.speed.tokens_per_second  # which includes the set-up
+
+
+def test_files_have_rows_for_each_group(rows, study, tmp_path):
+    from specdec_core.study import compare
+
+    found = compare(study(), tmp_path / "out", progress=False)
+    lines = [json.loads(line) for line in (tmp_path / "out" / "results.jsonl").read_text().splitlines()]
+    for line, summary in zip(lines, found.rows, strict=True):
+        assert [one["group"] for one in line["groups"]] == [["x"], ["y"], ["z"], [None]]
+        assert [one["block_efficiency"] for one in line["groups"]] == [
+            one.figures["block_efficiency"].value for one in summary.groups
+        ]
+        assert {one["other"] for one in line["groups"][0]["differences"]} <= {one["name"] for one in lines}
+    table = list(csv.DictReader((tmp_path / "out" / "summary.csv").read_text().splitlines()))
+    assert [row["group"] for row in table[:5]] == ["", "x", "y", "z", "all"]
+    assert table[6]["block_efficiency_low"] <= table[6]["block_efficiency"] <= table[6]["block_efficiency_high"]
+    outputs = [json.loads(line) for line in (tmp_path / "out" / "outputs.jsonl").read_text().splitlines()]
+    assert [one["group"] for one in outputs[:6]] == [[row["kind"]] for row in ROWS]
+    frame = found.to_pandas()
+    assert list(frame[frame.group == "x"].name) == ["baseline", "echo-2", "third"]
+
+
+def test_other_groups_need_no_decoding_unless_batches_differ(rows, study, tmp_path):
+    first = run_study(study(), Recorder(), output=tmp_path / "out")
+    again = Recorder()
+    other = run_study(study(None, "prompts.group=[kind, tier]"), again, output=tmp_path / "out")
+    assert again.timed == []
+    assert len(summarise(other)[0].groups) > len(summarise(first)[0].groups)
+    together = study(None, "batch_size=2")
+    batched = run_study(together, Recorder(), output=tmp_path / "two")
+    for run in together.runs:
+        alone, beside = (result.of_run(result.study.tasks[0], run.name)[1] for result in (first, batched))
+        assert [one.tokens for one in alone.outputs] == [one.tokens for one in beside.outputs]
+        assert len(beside.request_seconds) == len(ROWS)
+    with pytest.raises(ConfigError, match="another study"):
+        run_study(study(None, "batch_size=2", "prompts.group=tier"), Recorder(), output=tmp_path / "two")
