@@ -240,6 +240,12 @@ def test_nan_in_p_is_reported():
     assert accept_greedy(Proposal(tokens, (2, 2), PointMass()), p, None).sound.tolist() == [True, False]
 
 
+def test_a_p_of_zeros_is_reported_where_nothing_was_drafted():
+    p = torch.stack([torch.full((1, V), 1 / V), torch.zeros(1, V)])
+    verdict = accept(Proposal.empty(2), p, None, torch.full((2, 1), 0.5, dtype=torch.float64))
+    assert verdict.sound.tolist() == [True, False]
+
+
 def test_comparing_tokens_equals_sampling_with_a_one_hot_p():
     generator = torch.Generator().manual_seed(9)
     scores = torch.randn(500, K + 1, V, generator=generator)
