@@ -126,7 +126,9 @@ def test_a_graph_computes_when_it_is_replayed():
     assert x.tolist() == [0] * 4
     assert out.max() > 1e30
     for times in (1, 2):
-        graph.replay()
+        with counted() as counts:
+            graph.replay()
+        assert (counts.of("replay"), counts.launches, counts.allocations) == (1, 1, 0)
         assert out.tolist() == [3 * times, 6 * times, 9 * times, 12 * times]
 
 

@@ -29,12 +29,12 @@ class Counts:
     """What a block did on the device.
 
     Attributes:
-        launches: Kernels, copies among them; no views.
+        launches: Kernels, copies among them, and one for each replay of a graph; no views.
         allocations: Tensors that got memory of the device.
         events: How often `(kind, operator, line)` occurred; the line is the innermost one of the project. A kind
             is `fetch` (a value or a copy for which the host waits), `fetch_later` (a copy to the host without a
             wait), `upload` (a copy from the host that blocks), `upload_pageable` or `upload_pinned` (copies that
-            do not), or `synchronize`.
+            do not), `synchronize`, or `replay` (of a graph).
     """
 
     root: str

@@ -47,8 +47,11 @@ void put(const IValue& from, const IValue& to) {
   }
 }
 
+// One launch, whatever is recorded.
 void replay(Graph& graph) {
+  event("replay", "CUDAGraph.replay");
   py::gil_scoped_release release;
+  const int64_t launched = launches, allocated = allocations;
   c10::InferenceMode inference;
   for (auto& node : graph.nodes) {
     Stack stack(node.arguments);
@@ -60,6 +63,8 @@ void replay(Graph& graph) {
     fallback(node.op, &stack);
     for (size_t i = 0; i < stack.size(); ++i) put(stack[i], node.results[i]);
   }
+  launches = launched + 1;
+  allocations = allocated;
 }
 
 }  // namespace simulated
