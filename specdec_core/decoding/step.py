@@ -83,10 +83,7 @@ class Batch:
         proposal, faults = self._propose() if opening is None else (opening, None)
         proposed = perf_counter()
 
-        logits = self._target.forward(self._uncached(), proposal.tokens, proposal.lengths, proposal.parents)
-        if opening is not None:
-            proposal = copied(opening, logits.device)
-        verified = self._verifier.verify(self.rows, proposal, logits, faults)
+        verified = self._verifier.verify(self.rows, proposal, faults, self._target, self._uncached())
         verify_seconds = perf_counter() - proposed
 
         committed, forced = self._append(verified, None if opening is None else opening.lengths)
@@ -156,7 +153,7 @@ class Batch:
         if self._constraints is None or self._tally.steps:
             return None
         forced = [self._constraints.forced(n, row.tokens, row.room) for n, row in enumerate(self.rows)]
-        return Proposal.from_rows(forced) if any(forced) else None
+        return copied(Proposal.from_rows(forced), self._target.device) if any(forced) else None
 
     def _propose(self) -> tuple[Proposal, Tensor | None]:
         """Return the drafter's proposal, and what is wrong with it."""

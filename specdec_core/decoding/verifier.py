@@ -11,10 +11,12 @@ from __future__ import annotations
 import reprlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
 
+from specdec_core.decoding.decision import UNIT, CapturedDecision, decide, fetched_parts, parts_to_fetch
 from specdec_core.decoding.drafting.tree_draft import all_paths
 from specdec_core.decoding.guard.guarded_rule import GuardedRule
 from specdec_core.decoding.guard.plugin_guard import PluginGuard, opened
@@ -22,20 +24,22 @@ from specdec_core.decoding.row import Row
 from specdec_core.interface import (
     AcceptanceRule,
     BatchInfo,
+    Dense,
     LenienceController,
     LenienceSession,
     PluginError,
+    PointMass,
     Proposal,
     StepReport,
 )
 from specdec_core.interface.errors import NumericsError
-from specdec_core.models.device import fetched, uploaded
+from specdec_core.models import ModelSession
+from specdec_core.models.device import uploaded
+from specdec_core.models.fast.static import Decision
 from specdec_core.sampling.generators import RowGenerators
 from specdec_core.sampling.logits import LogitsToProbs
 from specdec_core.verification import AcceptanceResult
 
-_UNIT = 2.0**-40
-"""Deviations are fetched from the device as multiples of this, in the same int64 tensor as token ids."""
 _LEAST_LENIENCE = float(torch.finfo(torch.float32).tiny)
 """Smaller numbers are 0 where drafts are verified."""
 
@@ -69,6 +73,11 @@ class Verified:
         draft = self.draft[row]
         accepted = draft[: self.accepted[row]] if self.paths is None else [draft[node] for node in self.paths[row]]
         return [*accepted, self.token[row]]
+
+
+Checked: TypeAlias = tuple[list[int], list[int], Verified]
+"""What is wrong with the draft, or nothing if nothing can be; whether each token was drawn from a distribution, or
+the codes of `GuardedRule`; and the rest."""
 
 
 class Verifier:
@@ -119,26 +128,44 @@ class Verifier:
             return self._p
         return self._p.gather(1, _columns(self._path)[..., None].expand(-1, -1, self._p.shape[2]))
 
-    def verify(self, rows: Sequence[Row], proposal: Proposal, logits: Tensor, faults: Tensor | None) -> Verified:
-        """Verify a draft; if it turns out to be wrong itself, continue as if there had been none.
+    def verify(
+        self,
+        rows: Sequence[Row],
+        proposal: Proposal,
+        faults: Tensor | None,
+        target: ModelSession,
+        uncached: Sequence[Sequence[int]],
+    ) -> Verified:
+        """Run the target over a draft, and verify it; if it turns out to be wrong itself, as if there were none.
 
         Args:
             rows: The sequences.
-            proposal: The draft `[B, K]`, on the device of the logits.
-            logits: `[B, K + 1, V]`, the target's, after the last committed token and each draft token.
+            proposal: The draft `[B, K]`, on the device of the target.
             faults: `[B]` int64, what is wrong with the draft; None if nothing can be.
+            target: The target's cached forward pass.
+            uncached: For each row, its committed tokens that the target has not read.
 
         Raises:
-            NumericsError: The logits are not a distribution.
+            NumericsError: The target's logits are not a distribution.
         """
-        fault, sound, verified = self._fetch(proposal, self._accept(rows, proposal, logits), faults)
+        lenience = self._next_lenience(proposal.tokens.shape[1])
+        numbers = self._numbers(rows, proposal)
+        captured = self._replay(proposal, faults, target, uncached, lenience, numbers)
+        if captured is None:
+            logits = target.forward(uncached, proposal.tokens, proposal.lengths, proposal.parents)
+            answer, self._p = self._accept(rows, proposal, logits, lenience, numbers)
+            fault, sound, verified = self._fetch(proposal, answer, faults)
+        else:
+            logits, (fault, sound, verified) = captured
         if any(fault):
             self._reject(max(fault))
             proposal = Proposal.empty(len(rows), logits.device)
-            _, sound, verified = self._fetch(proposal, self._accept(rows, proposal, logits[:, :1]), None)
-        answer = self._rule.instead(sound, [row.reason is not None for row in rows])
-        if answer is not None:
+            numbers = self._numbers(rows, proposal)
+            answer, self._p = self._accept(rows, proposal, logits[:, :1], None, numbers)
             _, sound, verified = self._fetch(proposal, answer, None)
+        instead = self._rule.instead(sound, [row.reason is not None for row in rows])
+        if instead is not None:
+            _, sound, verified = self._fetch(proposal, instead, None)
         for index, (row, is_sound) in enumerate(zip(rows, sound, strict=True)):
             if not is_sound and row.reason is None:
                 raise NumericsError(
@@ -155,62 +182,117 @@ class Verifier:
             with self._guard.calling(self._lenience):
                 self._session.observe(report)
 
-    def _accept(self, rows: Sequence[Row], proposal: Proposal, logits: Tensor) -> AcceptanceResult:
-        """Apply the acceptance rule, with each row's own lenience and random numbers."""
-        batch, width = proposal.tokens.shape
-        prefixes = _prefixes(rows, proposal) if self._to_probs.needs_prefix else None
-        flat = logits.reshape(batch * (width + 1), -1)
-        l_each = self._next_lenience(width)
-        lenience = None if l_each is None else uploaded(l_each, logits.device)
-        if self._to_probs.greedy:
-            self._p = None
-            scores = self._to_probs.scores(flat, prefixes).view(batch, width + 1, -1)
-            return self._rule.greedy(proposal, scores, lenience)
-        self._p = self._to_probs(flat, prefixes).view(batch, width + 1, -1)
-        return self._rule.sample(proposal, self._p, lenience, self._uniforms(rows, proposal))
+    def _accept(
+        self,
+        rows: Sequence[Row],
+        proposal: Proposal,
+        logits: Tensor,
+        lenience: list[list[float]] | None,
+        numbers: list[list[float]],
+    ) -> tuple[AcceptanceResult, Tensor | None]:
+        """Apply the acceptance rule, with each row's own lenience and random numbers; see `decide`."""
+        device = logits.device
+        return decide(
+            self._rule,
+            self._to_probs,
+            proposal,
+            logits,
+            None if lenience is None else uploaded(lenience, device),
+            lambda: uploaded(numbers, device, torch.float64),
+            _prefixes(rows, proposal) if self._to_probs.needs_prefix else None,
+        )
 
-    def _uniforms(self, rows: Sequence[Row], proposal: Proposal) -> Tensor:
-        """Draw r_1 ... r_n of each row, and the number for its next token in the last column, `[B, K + 1]`."""
+    def _replay(
+        self,
+        proposal: Proposal,
+        faults: Tensor | None,
+        target: ModelSession,
+        uncached: Sequence[Sequence[int]],
+        lenience: list[list[float]] | None,
+        numbers: list[list[float]],
+    ) -> tuple[Tensor, Checked] | None:
+        """Run the target and apply Algorithm 1 in one captured function.
+
+        Returns:
+            Logits `[B, K + 1, V]`, and what `_read` returns; None where it has to be done eagerly.
+        """
+        if not target.decides:
+            return None
+        reason = self._why_eager(proposal)
+        if reason is not None:
+            self._guard.note(f"compile: {reason}, so that drafts are verified after a captured pass, not in it.")
+            return None
+        width = proposal.tokens.shape[1]
+        tensors = [proposal.q.probabilities] if isinstance(proposal.q, Dense) else []
+        dense = bool(tensors)
+        if faults is not None:
+            tensors.append(faults[:, None].expand(-1, width))
+        known = [[[row[-1], *row[:-1]] for row in numbers]] if numbers else []
+        known += [] if lenience is None else [lenience]
+        function = CapturedDecision(self._to_probs.settings, dense, faults is not None, lenience is not None)
+        found = target.decide(uncached, proposal.tokens, proposal.lengths, Decision(function, known, tensors))
+        if found is None:
+            return None
+        logits, (whole, *p) = found
+        self._p = p[0][:, : width + 1] if p else None
+        self._path = None
+        return logits, self._read(function.fetched_parts(whole), proposal.lengths, whole[:, 0])
+
+    def _why_eager(self, proposal: Proposal) -> str | None:
+        """Return why a draft cannot be verified in a captured function, or None."""
+        if not self._to_probs.settings_only:
+            return "logits processors and constraints read the text before each position"
+        if not self._rule.algorithm_1:
+            return f"{self._rule.name} is not the rule of Algorithm 1"
+        if proposal.parents is not None:
+            return "token trees have many shapes"
+        if not isinstance(proposal.q, PointMass | Dense):
+            return "the drafter gives q on a few tokens, whose number differs"
+        return None
+
+    def _numbers(self, rows: Sequence[Row], proposal: Proposal) -> list[list[float]]:
+        """Draw r_1 ... r_n of each row, and the number for its next token in the last of K + 1 columns.
+
+        Nothing where the target decodes greedily.
+        """
+        if self._to_probs.greedy:
+            return []
         width = proposal.tokens.shape[1]
         # A finished row consumes none: inside a hierarchy it resumes later, whatever its neighbours did.
         counts = [0 if row.reason else n + 1 for row, n in zip(rows, proposal.lengths, strict=True)]
         drawn = self._generators.numbers(counts, width + 1)
         for numbers, n in zip(drawn, proposal.lengths, strict=True):
             numbers[width] = numbers[n]  # r beyond a draft is never used
-        return uploaded(drawn, proposal.tokens.device, torch.float64)
+        return drawn
 
-    def _fetch(
-        self, proposal: Proposal, result: AcceptanceResult, faults: Tensor | None
-    ) -> tuple[list[int], list[int], Verified]:
-        """Fetch the result from the device: the one synchronisation of a step.
-
-        Returns:
-            What is wrong with the draft, or nothing if nothing can be; whether each token was drawn from a
-            distribution, or the codes of `GuardedRule`; and the rest.
-        """
-        deviation = None if result.deviation is None else (result.deviation.double() / _UNIT).round().long()
+    def _fetch(self, proposal: Proposal, result: AcceptanceResult, faults: Tensor | None) -> Checked:
+        """Fetch the result from the device: the one synchronisation of a step."""
         self._path = None if proposal.parents is None else result.path
-        optional = (faults, deviation, proposal.parents, self._path)
-        accepted, token, sound, draft, *others = fetched(
-            result.accepted, result.token, result.sound, proposal.tokens, *(p for p in optional if p is not None)
-        )
-        others.reverse()
-        fault, costs, parents, paths = (None if part is None else others.pop() for part in optional)
         last = result.accepted
         if self._path is not None:
             last = _columns(self._path).gather(1, last[:, None])[:, 0]
-        lengths = proposal.lengths
+        return self._read(fetched_parts(parts_to_fetch(proposal, result, faults)), proposal.lengths, last)
+
+    def _read(self, parts: Sequence[Any], lengths: tuple[int, ...], last: Tensor) -> Checked:
+        """Return what was decided.
+
+        Args:
+            parts: Those of `parts_to_fetch`, fetched.
+            lengths: Number of draft tokens of each row.
+            last: See `Verified`.
+        """
+        accepted, token, sound, draft, faults, costs, parents, paths = parts
         verified = Verified(
             lengths=lengths,
             draft=cut(draft, lengths),
             accepted=accepted,
             token=token,
-            deviation=[] if costs is None else [[_UNIT * one for one in row] for row in cut(costs, lengths)],
+            deviation=[] if costs is None else [[UNIT * one for one in row] for row in cut(costs, lengths)],
             parents=None if parents is None or paths is None else cut(parents, lengths),
             paths=None if paths is None else cut(paths, accepted),
             last=last,
         )
-        return fault or [], sound, verified
+        return faults or [], sound, verified
 
     def _next_lenience(self, width: int) -> list[list[float]] | None:
         """Return l of each position of a draft of this width, `[B][width]`; None where all are 1."""

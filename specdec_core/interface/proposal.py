@@ -68,6 +68,8 @@ class Proposal:
     parents: Tensor | None = None
     _step: object = field(default=None, init=False, repr=False, compare=False)
     """Set by the core where it drew all tokens from logits: the step in which it did."""
+    _counts: Tensor | None = field(default=None, init=False, repr=False, compare=False)
+    """Set by the core in a captured step, whose replays differ in `lengths`: these on the device, `[B]` int64."""
 
     def shortened(self, lengths: Sequence[int]) -> Proposal:
         """Return the same proposal with shorter drafts.

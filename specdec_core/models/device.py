@@ -137,6 +137,12 @@ def uploaded(numbers: Any, device: torch.device | str, dtype: torch.dtype | None
     return moved(torch.as_tensor(numbers, dtype=dtype), device)
 
 
+def upload(numbers: Any, target: Tensor) -> None:
+    """Copy numbers of Python's, or of an array, to a tensor, without waiting for its device; see `uploaded`."""
+    source = torch.as_tensor(numbers, dtype=target.dtype)
+    target.copy_(source.pin_memory() if target.device.type == "cuda" else source, non_blocking=True)
+
+
 def fetched(*parts: Tensor) -> list[Any]:
     """Return tensors as lists, in one transfer if they are on a GPU: each transfer waits for it.
 
@@ -145,17 +151,26 @@ def fetched(*parts: Tensor) -> list[Any]:
     """
     if parts[0].device.type == "cpu":
         return [part.tolist() for part in parts]
-    return fetched_together(parts)
+    return fetched_apart(joined(parts), [part.shape[1] if part.dim() == 2 else None for part in parts])
 
 
-def fetched_together(parts: Sequence[Tensor]) -> list[Any]:
-    """Return `fetched` of parts on a GPU."""
-    columns = [part if part.dim() == 2 else part[:, None] for part in parts]
-    rows = torch.cat(columns, dim=1).tolist()
+def joined(parts: Sequence[Tensor]) -> Tensor:
+    """Return whole numbers `[B]` or `[B, N]` beside each other, for `fetched_apart`."""
+    return torch.cat([part if part.dim() == 2 else part[:, None] for part in parts], dim=1)
+
+
+def fetched_apart(whole: Tensor, widths: Sequence[int | None]) -> list[Any]:
+    """Fetch what `joined` returned, and return its parts.
+
+    Args:
+        whole: `[B, M]`, whole numbers.
+        widths: N of each part; None for those of shape `[B]`.
+    """
+    rows = whole.tolist()
     made, start = [], 0
-    for part, column in zip(parts, columns, strict=True):
-        end = start + column.shape[1]
-        made.append([row[start:end] if part.dim() == 2 else row[start] for row in rows])
+    for width in widths:
+        end = start + (1 if width is None else width)
+        made.append([row[start] if width is None else row[start:end] for row in rows])
         start = end
     return made
 

@@ -85,6 +85,7 @@ class LogitsToProbs:
         self.settings = settings
         self._chain = [*_penalties(settings), *processors, *_warpers(settings)]
         self.greedy = settings.greedy
+        self._processors = bool(processors)
         self._temperature_only = not processors and all(
             isinstance(one, hf.TemperatureLogitsWarper) for one in self._chain
         )
@@ -102,6 +103,11 @@ class LogitsToProbs:
     def temperature_only(self) -> bool:
         """Whether only the temperature is applied, or greedy decoding."""
         return self._temperature_only and self.constraints is None
+
+    @property
+    def settings_only(self) -> bool:
+        """Whether the settings say all of it, and the preceding tokens do not matter."""
+        return not self._processors and not self.needs_prefix
 
     @property
     def never_positive(self) -> bool:

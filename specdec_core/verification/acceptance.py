@@ -14,11 +14,10 @@ from torch import Tensor
 
 from specdec_core.interface import AcceptanceResult, AcceptanceRule, Proposal
 from specdec_core.interface.rules import TokenRuleConfig
-from specdec_core.models.device import uploaded
 from specdec_core.sampling.generators import draw_with_total
 from specdec_core.sampling.logits import argmax
 from specdec_core.verification.distributions import at_positions, density, residual
-from specdec_core.verification.drawing import count_accepted, draw_next
+from specdec_core.verification.drawing import count_accepted, draw_next, lengths_of
 from specdec_core.verification.lenience import variation, within_greedy_lenience
 from specdec_core.verification.on_cpu import accept_greedy_on_cpu, accept_on_cpu, supported
 from specdec_core.verification.tree_acceptance import accept_tree, accept_tree_greedy
@@ -54,13 +53,12 @@ def accept(proposal: Proposal, p: Tensor, lenience: Tensor | None, uniforms: Ten
     if lenience is not None:
         lenience = lenience if lenience.dim() == 2 else lenience[:, None].expand(batch, width)
         q_x = lenience * q_x
-    lengths = uploaded(proposal.lengths, p.device)
-    accepted = count_accepted(uniforms[:, :width] * q_x < p_x, proposal.lengths)
+    accepted = count_accepted(uniforms[:, :width] * q_x < p_x, proposal)
 
     rejected_at = accepted.clamp(max=width - 1)
     x = at_positions(proposal.tokens, rejected_at)
     p_next = at_positions(p, accepted)  # [B, V]
-    weights = residual(p_next, proposal.q, x, rejected_at, accepted < lengths)
+    weights = residual(p_next, proposal.q, x, rejected_at, accepted < lengths_of(proposal))
     token, sound = draw_next(weights, p_next, x, uniforms[:, width])
     return AcceptanceResult(accepted, token, sound, None if lenience is None else variation(proposal, p, lenience))
 
@@ -83,7 +81,7 @@ def accept_greedy(proposal: Proposal, scores: Tensor, lenience: Tensor | None) -
     if lenience is not None and width:
         lenient = within_greedy_lenience(scores, proposal.tokens, lenience) & ~matches
         matches, deviation = matches | lenient, lenient.float()
-    accepted = count_accepted(matches, proposal.lengths)
+    accepted = count_accepted(matches, proposal)
     at = accepted[:, None]
     largest = scores.gather(2, best[..., None])[..., 0].gather(1, at)[:, 0]
     # The difference is NaN where the largest score is NaN or infinite.

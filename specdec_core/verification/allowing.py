@@ -6,10 +6,9 @@ import torch
 from torch import Tensor
 
 from specdec_core.interface import AcceptanceResult, PointMass, Proposal, Sparse
-from specdec_core.models.device import uploaded
 from specdec_core.sampling.logits import argmax
 from specdec_core.verification.distributions import at_positions, dense, residual
-from specdec_core.verification.drawing import count_accepted, draw_next
+from specdec_core.verification.drawing import count_accepted, draw_next, lengths_of
 
 
 def accept_allowed(proposal: Proposal, p: Tensor, allowed: Tensor, uniforms: Tensor) -> AcceptanceResult:
@@ -38,12 +37,11 @@ def accept_allowed(proposal: Proposal, p: Tensor, allowed: Tensor, uniforms: Ten
         The result, with the deviation E of each position.
     """
     width = proposal.tokens.shape[1]
-    lengths = uploaded(proposal.lengths, p.device)
     passes = allowed.gather(2, proposal.tokens[..., None])[..., 0]
-    accepted = count_accepted(passes, proposal.lengths)
+    accepted = count_accepted(passes, proposal)
     checked = accepted.clamp(max=width - 1)
     p_next, x = at_positions(p, accepted), at_positions(proposal.tokens, checked)
-    rejected = accepted < lengths
+    rejected = accepted < lengths_of(proposal)
     # max(0, p - a q) is max(0, p - q) where a token is allowed, and p elsewhere.
     less = residual(p_next, proposal.q, x, checked, rejected)
     weights = torch.where(at_positions(allowed, checked) & rejected[:, None], less, p_next)
@@ -67,7 +65,7 @@ def accept_greedy_allowed(proposal: Proposal, scores: Tensor, passes: Tensor) ->
     best = argmax(scores)
     matches = proposal.tokens == best[:, : proposal.tokens.shape[1]]
     other = passes & ~matches
-    accepted = count_accepted(matches | other, proposal.lengths)
+    accepted = count_accepted(matches | other, proposal)
     rows = torch.arange(len(accepted), device=accepted.device)
     token = best[rows, accepted]
     return AcceptanceResult(accepted, token, scores[rows, accepted, token].isfinite(), other.float())

@@ -2,29 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor
 
-from specdec_core.models.device import moved
+from specdec_core.interface import Proposal
+from specdec_core.models.device import moved, uploaded
 from specdec_core.sampling.generators import draw_with_total
 from specdec_core.sampling.logits import argmax
 
 
-def count_accepted(verdicts: Tensor, lengths: Sequence[int]) -> Tensor:
+def lengths_of(proposal: Proposal) -> Tensor:
+    """Return the length of each draft, `[B]` int64 on the device of the tokens."""
+    return uploaded(proposal.lengths, proposal.tokens.device) if proposal._counts is None else proposal._counts
+
+
+def drafted(proposal: Proposal) -> Tensor:
+    """Return `[B, K]` bool, the positions within each draft, on the device of the tokens."""
+    tokens = proposal.tokens
+    if proposal._counts is not None:
+        return torch.arange(tokens.shape[1], device=tokens.device) < proposal._counts[:, None]
+    return moved(torch.arange(tokens.shape[1]) < torch.tensor(proposal.lengths)[:, None], tokens.device)
+
+
+def ragged(proposal: Proposal) -> bool:
+    """Return whether drafts differ in length, or may in another replay of a captured step."""
+    return proposal._counts is not None or min(proposal.lengths) < proposal.tokens.shape[1]
+
+
+def count_accepted(verdicts: Tensor, proposal: Proposal) -> Tensor:
     """Return the number of accepted draft tokens of each sequence, up to the first that is not.
 
     Args:
         verdicts: `[B, K]` bool, whether each draft token passes; ignored beyond a sequence's length.
-        lengths: B numbers from 0 to K.
+        proposal: The draft.
 
     Returns:
         `[B]` int64.
     """
-    width = verdicts.shape[1]
-    if min(lengths) < width:
-        verdicts = verdicts & moved(torch.arange(width) < torch.tensor(lengths)[:, None], verdicts.device)
+    if ragged(proposal):
+        verdicts = verdicts & drafted(proposal)
     return verdicts.cumprod(dim=1).sum(dim=1)
 
 

@@ -24,10 +24,10 @@ import torch
 from torch import Tensor
 
 from specdec_core.interface import AcceptanceResult, Proposal
-from specdec_core.models.device import uploaded
 from specdec_core.sampling.generators import draw_with_total
 from specdec_core.sampling.logits import argmax
 from specdec_core.verification.distributions import density, residual
+from specdec_core.verification.drawing import lengths_of
 
 
 def accept_tree(proposal: Proposal, p: Tensor, uniforms: Tensor) -> AcceptanceResult:
@@ -100,7 +100,7 @@ def _follow(proposal: Proposal, test: Callable[[int, Tensor], Tensor]) -> tuple[
     assert proposal.parents is not None
     parents, device = proposal.parents, proposal.tokens.device
     batch, width = proposal.tokens.shape
-    lengths = uploaded(proposal.lengths, device)
+    lengths = lengths_of(proposal)
     last = torch.full((batch,), -1, device=device)
     accepted = torch.zeros(batch, dtype=torch.long, device=device)
     path = torch.zeros(batch, width, dtype=torch.long, device=device)

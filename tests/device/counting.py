@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from torch import nn
 
 from specdec_core.decoding import Decoder
+from specdec_core.models import compile_model
+from specdec_drafters.common.model_drafter import ModelDrafter
 from tests.device.cases import PROMPTS, catalogue_on, target_on
 from tests.simulated_gpu import Counts, counted, launches
 from tests.toys import Gamma
@@ -16,6 +18,8 @@ from tests.toys import Gamma
 TOKENS = 24
 WARM_UP = 2
 """Steps that are not counted: the prompt's, and the first of what is allocated once."""
+CAPTURES = 3
+"""Texts after which nothing is left to capture, or to compare with an eager pass."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +59,8 @@ LINES = (
     *("dflash", "mtp", "chain", "hierarchy-bigram", "translated", "translated-text"),
 )
 TREES = ("trigram", "copy-recent", "transformer", "early-exit", "heads", "eagle3", "dflash", "mtp")
+CAPTURED = (None, "bigram", "copy-recent", "transformer")
+"""With the forward passes of target and drafter captured."""
 RULES = ("block", "typical", "top-k", "rejection")
 SETTINGS = {"greedy, 1 sequence": (0, 1), "temperature 1, 4 sequences": (1, 4)}
 """Temperature and sequences, by what the table calls them."""
@@ -72,16 +78,21 @@ class Case:
     widths: tuple[int, ...] | None = None
     rule: str | None = None
     beams: int = 1
+    captured: bool = False
 
     def cost(self) -> tuple[Cost, Counts]:
         """Return what a step costs, and where."""
         gamma = {"name": "tree", "widths": self.widths} if self.widths else Gamma(3)
         drafted = {}
         if self.who:
-            drafted = {"drafter": catalogue_on("cuda", self.family).make(self.who, afresh=True), "gamma": gamma}
-        made = Decoder(
-            target_on("cuda", self.family), temperature=self.temperature, rule=self.rule, strict=True, **drafted
-        )
+            drafter = catalogue_on("cuda", self.family).make(self.who, afresh=True)
+            if self.captured and isinstance(drafter, ModelDrafter):
+                drafter.loaded = compile_model(drafter.loaded)
+            drafted = {"drafter": drafter, "gamma": gamma}
+        target = target_on("cuda", self.family, graphs=self.captured)
+        made = Decoder(target, temperature=self.temperature, rule=self.rule, strict=True, **drafted)
+        for _ in range(CAPTURES if self.captured else 0):
+            made.generate(PROMPTS[: self.rows], max_new_tokens=TOKENS, seed=3, ignore_eos=True)
         return cost_of(made, self.rows, **({"beams": self.beams} if self.beams > 1 else {}))
 
 
@@ -90,6 +101,8 @@ def cases() -> Iterator[tuple[str, Case]]:
     for setting, (temperature, rows) in SETTINGS.items():
         for who in LINES:
             yield setting, Case(who or "no drafter", temperature, rows, who)
+        for who in CAPTURED:
+            yield setting, Case(f"{who or 'no drafter'}, captured", temperature, rows, who, captured=True)
         for who in TREES:
             yield setting, Case(f"{who}, tree", temperature, rows, who, widths=(2, 2))
         yield setting, Case("T5: no drafter", temperature, rows, None, "t5")

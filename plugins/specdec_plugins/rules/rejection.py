@@ -47,7 +47,7 @@ class RejectionRule(AcceptanceRule):
         share = torch.where(here > 0, ratio, torch.inf).amin(dim=2).clamp(max=1)  # 1 / M, [B, K]
         p_x = here.gather(2, proposal.tokens[..., None])[..., 0]
         passes = uniforms[:, :width] * density(proposal.q, proposal.tokens) < share * p_x
-        accepted = count_accepted(passes, proposal.lengths)
+        accepted = count_accepted(passes, proposal)
         rows = torch.arange(batch, device=p.device)
         p_next, x = p[rows, accepted], proposal.tokens[rows, accepted.clamp(max=width - 1)]
         token, sound = draw_next(p_next, p_next, x, uniforms[:, width])

@@ -13,6 +13,7 @@ from specdec_core.interface import Dense, PluginError, PointMass, Proposal, Spar
 from specdec_core.models.device import moved, uploaded
 from specdec_core.models.run.cached_tree import lineage
 from specdec_core.verification.distributions import density
+from specdec_core.verification.drawing import drafted, ragged
 
 TOLERANCE = 1e-3
 """How far the sum of q may be from 1; half-precision softmaxes stay well below."""
@@ -216,28 +217,28 @@ def _check_recorded(proposal: Proposal) -> tuple[Proposal, Tensor | None]:
     possible = density(proposal.q, proposal.tokens) > 0  # not where q is NaN
     if possible.device.type == "cpu" and possible.all():
         return proposal, None  # nearly always; elsewhere, asking would wait for the device
-    if min(proposal.lengths) < proposal.tokens.shape[1]:
-        possible |= ~_drafted(proposal)
+    if ragged(proposal):
+        possible |= ~drafted(proposal)
     return proposal, torch.where(possible.all(dim=1), FINE, BAD_TOKEN)
 
 
 def _check_values(proposal: Proposal, vocab_size: int, depth: tuple[int, ...]) -> tuple[Proposal, Tensor]:
     """Check ids and probabilities on the device; return the proposal made safe, and a code per sequence."""
-    drafted = _drafted(proposal)
+    within = drafted(proposal)
     proposal, outside = _clamp_ids(proposal, vocab_size)
-    fault = (outside & drafted).any(dim=1).long() * BAD_ID
+    fault = (outside & within).any(dim=1).long() * BAD_ID
     if proposal.parents is not None:
         proposal, wrong, deep = _safe_tree(proposal, proposal.parents, depth)
-        fault = torch.where((fault == FINE) & (wrong & drafted).any(dim=1), BAD_PARENT, fault)
-        fault = torch.where((fault == FINE) & (deep & drafted).any(dim=1), TOO_DEEP, fault)
+        fault = torch.where((fault == FINE) & (wrong & within).any(dim=1), BAD_PARENT, fault)
+        fault = torch.where((fault == FINE) & (deep & within).any(dim=1), TOO_DEEP, fault)
     if isinstance(proposal.q, PointMass):
         return proposal, fault
     # Both conditions are negated, so that NaN fails them.
-    impossible = ~(density(proposal.q, proposal.tokens) > 0) & drafted
+    impossible = ~(density(proposal.q, proposal.tokens) > 0) & within
     fault = torch.where((fault == FINE) & impossible.any(dim=1), BAD_TOKEN, fault)
     sums = _wrong_sums(proposal.q)
-    fault = torch.where((fault != BAD_ID) & (sums & drafted).any(dim=1), BAD_SUM, fault)
-    return replace(proposal, q=_zero_beyond(proposal.q, drafted)), fault
+    fault = torch.where((fault != BAD_ID) & (sums & within).any(dim=1), BAD_SUM, fault)
+    return replace(proposal, q=_zero_beyond(proposal.q, within)), fault
 
 
 def _safe_tree(proposal: Proposal, parents: Tensor, depth: tuple[int, ...]) -> tuple[Proposal, Tensor, Tensor]:
@@ -248,12 +249,6 @@ def _safe_tree(proposal: Proposal, parents: Tensor, depth: tuple[int, ...]) -> t
     limits = uploaded(depth, parents.device)[:, None]
     deep = lineage(parents).sum(dim=2) > limits
     return replace(proposal, parents=parents.masked_fill(deep, -1)), wrong, deep
-
-
-def _drafted(proposal: Proposal) -> Tensor:
-    """Return `[B, K]` bool, the positions within each sequence's draft."""
-    lengths = torch.tensor(proposal.lengths)
-    return moved(torch.arange(proposal.tokens.shape[1]) < lengths[:, None], proposal.tokens.device)
 
 
 def _wrong_sums(q: Sparse | Dense) -> Tensor:

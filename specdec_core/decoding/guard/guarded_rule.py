@@ -10,8 +10,8 @@ from torch import Tensor
 
 from specdec_core.decoding.drafting.validation import as_tensor, copied
 from specdec_core.interface import AcceptanceResult, AcceptanceRule, PluginError, Proposal
-from specdec_core.models.device import uploaded
 from specdec_core.verification import SpeculativeSampling
+from specdec_core.verification.drawing import lengths_of
 
 if TYPE_CHECKING:
     from specdec_core.decoding.guard.plugin_guard import PluginGuard
@@ -47,6 +47,16 @@ class GuardedRule:
         self._guard = guard
         self._vocab_size = 0
         self._algorithm_1: Callable[[], AcceptanceResult] | None = None
+
+    @property
+    def algorithm_1(self) -> bool:
+        """Whether drafts are verified by Algorithm 1."""
+        return type(self._rule) is SpeculativeSampling
+
+    @property
+    def name(self) -> str:
+        """The rule's class."""
+        return type(self._rule).__name__
 
     def sample(self, proposal: Proposal, p: Tensor, lenience: Tensor | None, uniforms: Tensor) -> AcceptanceResult:
         """Verify a draft where the target samples; see `AcceptanceRule.sample`."""
@@ -119,7 +129,7 @@ def checked_answer(proposal: Proposal, p: Tensor, made: object) -> AcceptanceRes
     accepted = _part("accepted", made.accepted, (batch,), torch.long, p.device)
     token = _part("token", made.token, (batch,), torch.long, p.device)
     codes = _part("sound", made.sound, (batch,), torch.bool, p.device).long()
-    lengths = uploaded(proposal.lengths, p.device)
+    lengths = lengths_of(proposal)
     deviation = made.deviation
     if deviation is not None:
         deviation = _part("deviation", deviation, (batch, width), None, p.device)

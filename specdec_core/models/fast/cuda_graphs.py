@@ -1,4 +1,6 @@
-"""Forward passes captured as CUDA graphs, one for each number of rows and columns and each length of the cache.
+"""Forward passes, and what is decided from their logits, captured as CUDA graphs.
+
+There is one graph for each number of rows and columns, each length of the cache and each kind of decision.
 
 A graph reads and writes the addresses that it was captured with, so caches outlive sessions: one that is closed
 leaves its cache, with all graphs captured on it, to the next session that it fits.
@@ -7,19 +9,22 @@ leaves its cache, with all graphs captured on it, to the next session that it fi
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
+from functools import partial
 from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
 
-from specdec_core.models.device import inference_only, uploaded
+from specdec_core.models.device import inference_only, upload
 from specdec_core.models.fast.static import (
     CAPTURING,
     WIDEST,
     CheckedPass,
+    Decision,
     Outputs,
     Rows,
+    StaticDecision,
     StaticForward,
     StaticPasses,
 )
@@ -37,20 +42,23 @@ IDLE = 2
 
 Function: TypeAlias = Callable[..., Outputs]
 Capture: TypeAlias = Callable[[Function, Sequence[Tensor], "GraphCache"], Function]
-"""Captures a function on its arguments, which stay where they are; returns what replays it on their new values."""
+"""Captures a function on its arguments, which stay where they are; returns what replays it on their new values.
+
+The next replay on the cache may overwrite what a replay returns."""
 
 
 class GraphCache(SlotCache):
     """A cache whose addresses are part of graphs.
 
     Attributes:
-        graphs: The captured passes and the arguments of each, by columns, slots, and layers that are kept.
+        graphs: The captured functions and the inputs of each, by columns, slots, layers that are kept, and the
+            function of a decision. Their arguments are the inputs and then the buffers of the cache.
         pool: Of the memory that its graphs share. They are replayed one at a time.
     """
 
     def __init__(self, batch_size: int, capacity: int) -> None:
         super().__init__(batch_size, capacity, fixed=True)
-        self.graphs: dict[tuple[int, int, tuple[int, ...]], tuple[CheckedPass, Sequence[Tensor]]] = {}
+        self.graphs: dict[Hashable, tuple[CheckedPass, Sequence[Tensor]]] = {}
         self.pool: Any = None
 
     def resume(self, rows: Sequence[int], maximum: int) -> None:
@@ -62,6 +70,19 @@ class GraphCache(SlotCache):
         if maximum > self.capacity:
             maximum = _rounded(max(maximum, 2 * self.capacity))
         super().resume(rows, maximum)
+
+    def clear(self) -> None:
+        """Zero what masks leave out by multiplying it by zero: the last text may have ended in NaN."""
+        inputs = (tensor for _, inputs in self.graphs.values() for tensor in inputs if tensor.is_floating_point())
+        for tensor in (*self.buffers(), *inputs):
+            tensor.zero_()
+
+    def slots(self, rows: Rows) -> int:
+        """Return the number of slots that a graph attends to for a pass."""
+        slots = SHORTEST
+        while slots < max(length + count for length, _, count in zip(*rows, strict=True)):
+            slots *= 2
+        return min(slots, self.capacity)
 
 
 class GraphPasses(StaticPasses):
@@ -95,8 +116,7 @@ class GraphPasses(StaticPasses):
         assert isinstance(cache, GraphCache)
         if cache.kept:  # views of its hidden states may still be read
             return
-        for buffer in cache.buffers():
-            buffer.zero_()  # masked slots are multiplied by zero, and the last text may have ended in NaN
+        cache.clear()
         with self._lock:
             self._idle = [*self._idle, cache][-IDLE:]
 
@@ -106,33 +126,80 @@ class GraphPasses(StaticPasses):
         assert isinstance(cache, GraphCache)
         if memory is not None:
             return None
-        width = next(width for width in WIDTHS if width >= tokens.shape[1])
-        slots = SHORTEST
-        while slots < max(length + count for length, _, count in zip(*rows, strict=True)):
-            slots *= 2
-        slots = min(slots, cache.capacity)
+        width, slots = _width(tokens.shape[1]), cache.slots(rows)
         kind = (width, slots, tuple(layers))
         found = cache.graphs.get(kind)
-        arguments = _arguments(cache, width, slots, tokens.device) if found is None else found[1]
-        arguments[0][:, : tokens.shape[1]].copy_(tokens)  # columns to the right keep tokens that `rows` leaves out
-        arguments[1].copy_(uploaded(rows, arguments[1].device))
         if found is None:
-            function = StaticForward(self._loaded, layers, len(arguments) - 3)
-            with CAPTURING:
-                replay = self._capture(function, arguments, cache)
-            cache.graphs[kind] = found = CheckedPass(function, replay, self._tolerance), arguments
-        return Output(*found[0](*arguments))
+            zeros = partial(torch.zeros, dtype=torch.long, device=tokens.device)
+            numbers = torch.arange(slots, device=tokens.device)
+            inputs: Sequence[Tensor] = (zeros(cache.rows, width), zeros(3, cache.rows), numbers)
+        else:
+            inputs = found[1]
+        inputs[0][:, : tokens.shape[1]].copy_(tokens)  # columns to the right keep tokens that `rows` leaves out
+        upload(rows, inputs[1])
+        if found is None:
+            function = StaticForward(self._loaded, layers, len(cache.buffers()))
+            found = self._captured(cache, kind, function, inputs)
+        return Output(*found[0](*inputs, *cache.buffers())).map(Tensor.clone)
+
+    @property
+    def decides(self) -> bool:
+        """See `StaticPasses`. On a CPU, where tests trace passes, drafts are verified one row at a time."""
+        return self._loaded.device.type == "cuda"
+
+    def _decide(
+        self,
+        cache: SlotCache,
+        layers: Sequence[int],
+        last: Sequence[int],
+        draft: Tensor,
+        rows: Rows,
+        decision: Decision,
+    ) -> tuple[Output, Outputs]:
+        assert isinstance(cache, GraphCache)
+        width, slots = _width(1 + draft.shape[1]), cache.slots(rows)
+        kind = (width, slots, tuple(layers), decision.function)
+        found = cache.graphs.get(kind)
+        tensors = (draft, *decision.tensors)
+        if found is None:
+            size = cache.rows, 4 + len(decision.numbers) * width
+            of_rows = torch.zeros(size, dtype=torch.double, device=draft.device)
+            columns = [tensor.new_zeros(cache.rows, width - 1, *tensor.shape[2:]) for tensor in tensors]
+            inputs: Sequence[Tensor] = (of_rows, torch.arange(slots, device=draft.device), *columns)
+        else:
+            inputs = found[1]
+        known: list[list[float]] = [list(row) for row in zip(*rows, last, strict=True)]
+        for numbers in decision.numbers:
+            for row, new in zip(known, numbers, strict=True):
+                row += [*new, *[0.0] * (width - len(new))]
+        upload(known, inputs[0])
+        for column, tensor in zip(inputs[2:], tensors if draft.shape[1] else (), strict=False):
+            column[:, : tensor.shape[1]].copy_(tensor)
+        if found is None:
+            forward = StaticForward(self._loaded, layers, len(cache.buffers()))
+            function = StaticDecision(forward, decision.function, len(decision.tensors))
+            found = self._captured(cache, kind, function, inputs)
+        outputs = found[0](*inputs, *cache.buffers())
+        count = 1 if self._loaded.features is None else 2
+        return Output(*outputs[:count]), outputs[count:]
+
+    def _captured(
+        self, cache: GraphCache, kind: Hashable, function: Function, inputs: Sequence[Tensor]
+    ) -> tuple[CheckedPass, Sequence[Tensor]]:
+        """Capture a function on its inputs, which hold what they will hold; return the new entry of `graphs`."""
+        with CAPTURING:
+            replay = self._capture(function, (*inputs, *cache.buffers()), cache)
+        made = cache.graphs[kind] = CheckedPass(function, replay, self._tolerance), inputs
+        return made
 
 
 def _rounded(capacity: int) -> int:
     return -(-capacity // SHORTEST) * SHORTEST
 
 
-def _arguments(cache: GraphCache, width: int, slots: int, device: torch.device) -> Sequence[Tensor]:
-    """Return the arguments of `StaticForward`, of which the first two are to be filled."""
-    tokens = torch.zeros(cache.rows, width, dtype=torch.long, device=device)
-    layout = torch.zeros(3, cache.rows, dtype=torch.long, device=device)
-    return tokens, layout, torch.arange(slots, device=device), *cache.buffers()
+def _width(columns: int) -> int:
+    """Return the number of columns that are captured for a block."""
+    return next(width for width in WIDTHS if width >= columns)
 
 
 def capture_graph(function: Function, arguments: Sequence[Tensor], cache: GraphCache) -> Function:
@@ -156,6 +223,6 @@ def capture_graph(function: Function, arguments: Sequence[Tensor], cache: GraphC
 
     def replay(*_: Tensor) -> Outputs:
         graph.replay()
-        return tuple(output.clone() for output in outputs)  # the next replay overwrites them
+        return outputs
 
     return replay

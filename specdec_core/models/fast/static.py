@@ -13,11 +13,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
 
+from specdec_core.interface.errors import ModelError
+from specdec_core.models.device import synchronize
 from specdec_core.models.loaded import LoadedModel
 from specdec_core.models.run.cache import SlotCache, WritePlan
 from specdec_core.models.run.encoder import EncoderMemory
@@ -91,6 +93,56 @@ class StaticForward:
         return (output.logits,) if output.hidden is None else (output.logits, output.hidden)
 
 
+class Decision(NamedTuple):
+    """What is decided from the logits of a pass, in the same captured function.
+
+    Attributes:
+        function: Pure, and equal to each other that computes the same. It takes the logits `[B, W, V']` of a pass
+            over the last committed token and a draft, the draft `[B, W - 1]` int64, the lengths of its rows `[B]`
+            int64, the numbers `[C, B, W]` float64, and the tensors; it returns tensors. W may be larger than
+            K + 1: what lies beyond is undefined.
+        numbers: C lists with at most W numbers for each row.
+        tensors: `[B, K, ...]` each, on the device.
+    """
+
+    function: Callable[..., Outputs]
+    numbers: Sequence[Sequence[Sequence[float]]]
+    tensors: Sequence[Tensor]
+
+
+class StaticDecision:
+    """A pass with a decision after it, as one function; see `StaticForward`.
+
+    Args:
+        forward: The pass.
+        function: That of the decision.
+        tensors: Number of tensors that the decision takes.
+    """
+
+    def __init__(self, forward: StaticForward, function: Callable[..., Outputs], tensors: int) -> None:
+        self._forward, self._function, self._tensors = forward, function, tensors
+
+    def __call__(self, known: Tensor, keys: Tensor, draft: Tensor, *others: Tensor) -> Outputs:
+        """Run the pass and decide.
+
+        Args:
+            known: `[B, 4 + C * W]` float64: of each row the layout, the last committed token, and the numbers.
+            keys: As for `StaticForward`.
+            draft: `[B, W - 1]` int64.
+            *others: The decision's tensors, then the buffers of the cache.
+
+        Returns:
+            Logits, hidden states if the model has features, and what was decided.
+        """
+        batch, width = draft.shape[0], draft.shape[1] + 1
+        layout = known[:, :3].long().T
+        tokens = torch.cat([known[:, 3:4].long(), draft], dim=1)
+        numbers = known[:, 4:].view(batch, (known.shape[1] - 4) // width, width).transpose(0, 1)
+        output = self._forward(tokens, layout, keys, *others[self._tensors :])
+        lengths = (layout[2] - 1).clamp(min=0)  # a row that has ended reads nothing
+        return *output, *self._function(output[0], draft, lengths, numbers, *others[: self._tensors])
+
+
 class CheckedPass:
     """A captured function, whose first passes are compared with eager ones.
 
@@ -114,9 +166,10 @@ class CheckedPass:
             return self._replay(*inputs)
         expected = self._function(*inputs)  # writes the same keys and values to the same slots
         for wanted, found in zip(expected, self._replay(*inputs), strict=True):
-            error, largest = (found.float() - wanted.float()).abs().max(), wanted.float().abs().max()
-            if not error <= self._tolerance * largest:
-                raise StaticError(f"relative error {float(error / largest):.1e}, tolerance {self._tolerance:.0e}")
+            tolerance = self._tolerance if wanted.is_floating_point() else 0
+            error, largest = (found.double() - wanted.double()).abs().max(), wanted.double().abs().max()
+            if not error <= tolerance * largest:
+                raise StaticError(f"relative error {float(error / largest):.1e}, tolerance {tolerance:.0e}")
         self._left -= 1
         return expected
 
@@ -171,13 +224,58 @@ class StaticPasses(ABC):
                 output = self._run(cache, memory, layers, tokens, rows)
         return output
 
+    @property
+    def decides(self) -> bool:
+        """Whether decisions can be captured together with passes."""
+        return False
+
+    def decide(
+        self,
+        cache: SlotCache,
+        layers: Sequence[int],
+        last: Sequence[int],
+        draft: Tensor,
+        rows: Rows,
+        decision: Decision,
+    ) -> tuple[Output, Outputs] | None:
+        """Run a pass over the last committed token of each row and a draft, and decide, as one captured function.
+
+        Args:
+            cache: Keys and values of earlier tokens.
+            layers: Layers whose outputs are written to the cache.
+            last: The last committed token of each row; any where `rows` counts none.
+            draft: `[B, K]` int64, on the device.
+            rows: Where the rows are.
+            decision: What is decided.
+
+        Returns:
+            Logits and hidden states of at least K + 1 columns, and what was decided, in memory that the next pass
+            overwrites; None if the pass has to run eagerly.
+        """
+        output = None
+        if self.failed is None and self.decides and cache.layers and cache.kept == tuple(layers):
+            with self.guarded():
+                output = self._decide(cache, layers, last, draft, rows, decision)
+        return output
+
     @contextmanager
     def guarded(self) -> Iterator[None]:
-        """Turn an error into a warning, after which all passes run eagerly."""
+        """Turn an error into a warning, after which all passes run eagerly.
+
+        Raises:
+            ModelError: A capture went wrong in such a way that this process cannot use the GPU any more.
+        """
         try:
             yield
         except Exception as error:  # of a compiler or a driver; whatever it is, eager passes do without
             self.failed = str(error) if isinstance(error, StaticError) else f"{type(error).__name__}: {error}"
+            try:
+                synchronize(self._loaded.device)
+            except Exception as unusable:
+                raise ModelError(
+                    f"{self._loaded.name}: a forward pass could not be captured ({self.failed}), and since then "
+                    f"the process cannot use {self._loaded.device} ({unusable}). Run it again with compile: false."
+                ) from unusable
             warnings.warn(
                 f"{self._loaded.name}: its forward passes are not compiled ({self.failed}). Decoding goes on "
                 "without, with the same output, but slower. compile: false avoids this warning.",
@@ -190,3 +288,15 @@ class StaticPasses(ABC):
         self, cache: SlotCache, memory: EncoderMemory | None, layers: Sequence[int], tokens: Tensor, rows: Rows
     ) -> Output | None:
         """See `run`. May raise anything."""
+
+    def _decide(
+        self,
+        cache: SlotCache,
+        layers: Sequence[int],
+        last: Sequence[int],
+        draft: Tensor,
+        rows: Rows,
+        decision: Decision,
+    ) -> tuple[Output, Outputs]:
+        """See `decide`. May raise anything."""
+        raise NotImplementedError

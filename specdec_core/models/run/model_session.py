@@ -14,7 +14,7 @@ from torch.nn.functional import pad
 from specdec_core.interface import LAST_HIDDEN
 from specdec_core.interface.errors import ModelError
 from specdec_core.models.device import inference_only, moved, uploaded
-from specdec_core.models.fast.static import WIDEST, block_layout
+from specdec_core.models.fast.static import WIDEST, Decision, Outputs, block_layout
 from specdec_core.models.loaded import LoadedModel
 from specdec_core.models.run.cache import SlotCache, WritePlan
 from specdec_core.models.run.cached_tree import CachedTree
@@ -64,8 +64,9 @@ class ModelSession:
         ModelError: The model is in training mode or has no weights, or a source is longer than it supports.
 
     Attributes:
+        device: Where its input and its logits are.
         lengths: Number of cached tokens of each row.
-        calls: Number of `forward` calls.
+        calls: Number of `forward` and `decide` calls.
         hidden: Hidden states that the output embedding read for the last logits, `[B, K + 1, D]`, or None if not
             kept.
     """
@@ -88,7 +89,7 @@ class ModelSession:
         self._forward = ModelForward(loaded, keep_hidden=LAST_HIDDEN in hidden_layers, layers=layers)
         self.hidden: Tensor | None = None
         self._family = loaded.family
-        self._device = loaded.device
+        self.device = loaded.device
         self.lengths = [0] * batch_size
         self.calls = 0
         self._passes = loaded.passes if loaded.family.ragged else None
@@ -177,6 +178,38 @@ class ModelSession:
         self._cache = None
         self._memory = None
 
+    @property
+    def decides(self) -> bool:
+        """Whether `decide` captures decisions together with passes."""
+        return self._passes is not None and self._passes.failed is None and self._passes.decides
+
+    @inference_only
+    def decide(
+        self, uncached: Sequence[Sequence[int]], draft: Tensor, draft_lengths: Sequence[int], decision: Decision
+    ) -> tuple[Tensor, Outputs] | None:
+        """Run `forward` captured with a decision from its logits.
+
+        Returns:
+            Logits as of `forward`, and what was decided, in memory that the next pass overwrites. None where there
+            is no captured pass, as for rows with several uncached tokens: nothing was run.
+        """
+        width = 1 + draft.shape[1]
+        several = any(len(row) > 1 for row in uncached)
+        if self._passes is None or width > WIDEST or several or self._vocab_size != self._loaded.vocab_size:
+            return None
+        assert self._cache is not None, "the session is closed"
+        last = [row[0] if row else 0 for row in uncached]
+        counts = [len(row) + length for row, length in zip(uncached, draft_lengths, strict=True)]
+        rows = (self.lengths, [1 - len(row) for row in uncached], counts)
+        found = self._passes.decide(self._cache, self._forward.layers, last, draft, rows, decision)
+        if found is None:
+            return None
+        output = found[0].map(lambda part: part[:, :width])
+        self.calls += 1
+        self.lengths = list(map(operator.add, self.lengths, counts))
+        self.hidden = None if self._forward.features is None else output.hidden
+        return output.logits, found[1]
+
     @inference_only
     def forward(
         self,
@@ -243,11 +276,11 @@ class ModelSession:
         counts = tuple(len(row) + length for row, length in zip(uncached, drafted, strict=True))
         padding = tuple(longest - len(row) for row in uncached)
         if draft is not None:
-            draft = self._replace_unknown(moved(draft, self._device))
+            draft = self._replace_unknown(moved(draft, self.device))
             if not longest:
                 return Block(draft, padding, counts, width, width)
         padded = [[0] * pad_length + list(row) for pad_length, row in zip(padding, uncached, strict=True)]
-        head = self._replace_unknown(uploaded(padded, self._device, torch.long))
+        head = self._replace_unknown(uploaded(padded, self.device, torch.long))
         tokens = head if draft is None else torch.cat([head, draft], dim=1)
         return Block(tokens, padding, counts, width + 1, width)
 
@@ -302,9 +335,9 @@ class ModelSession:
         assert self._family.trees, "the model takes no trees"
         heads = list(map(len, uncached))
         if self._tree is None or any(heads):
-            self._tree = CachedTree.empty(list(map(operator.add, self.lengths, heads)), self._device)
+            self._tree = CachedTree.empty(list(map(operator.add, self.lengths, heads)), self.device)
         drafted = list(map(operator.sub, block.counts, heads))
-        self._tree, nodes = self._tree.extended(moved(parents, self._device), drafted)
+        self._tree, nodes = self._tree.extended(moved(parents, self.device), drafted)
         return self._tree, nodes
 
     def _run_ragged(self, block: Block, grown: tuple[CachedTree, Tensor] | None = None) -> Output:
@@ -316,10 +349,10 @@ class ModelSession:
         # Computed here and copied at once: on a GPU, each operator is a launch.
         layout = torch.tensor([self.lengths, block.padding, block.counts])
         found = block_layout(layout, block.tokens.shape[1], self._cache.capacity)
-        positions, slots, real = moved(torch.stack([part.long() for part in found]), self._device)
+        positions, slots, real = moved(torch.stack([part.long() for part in found]), self.device)
         plan = WritePlan(slice(None), min(self.lengths), end, slots)
         if self._numbers is None or len(self._numbers) < end:
-            self._numbers = torch.arange(self._cache.capacity, device=self._device)
+            self._numbers = torch.arange(self._cache.capacity, device=self.device)
         keys = self._numbers[:end]
         visible = keys <= positions[..., None]  # [B, T, end]
         if grown is not None:

@@ -1,0 +1,191 @@
+"""Steps whose verification is captured with the target's pass: tokens, fallbacks, and their cost to the host."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from specdec_core.decoding import Decoder, decision
+from specdec_core.interface import Dense, Drafter, DraftSession, ModelError, Proposal
+from specdec_core.interface.errors import PluginWarning
+from specdec_core.models import compile_model
+from specdec_core.models.fast import cuda_graphs, static
+from specdec_core.testing.harness.tiny_target import VOCAB
+from tests.device.cases import PROMPTS, catalogue_on, decode, target_on, tokens_of
+from tests.device.counting import Case
+from tests.lossless import SETTINGS
+from tests.pairwise import pairwise
+from tests.toys import NO_CONFIG, target_info
+
+DRAFTERS = (None, "transformer", "bigram", "copy-recent", "early-exit", "eagle3", "chain")
+
+
+@pytest.fixture
+def seen(monkeypatch):
+    """Let decisions be replayed from the first on, without eager ones to compare; give a list of their kinds."""
+    kinds, run = [], cuda_graphs.GraphPasses._decide
+
+    def listed(passes, *arguments):
+        output = run(passes, *arguments)
+        kinds.append(arguments[-1].function)
+        return output
+
+    monkeypatch.setattr(static, "CHECKED", 0)
+    monkeypatch.setattr(cuda_graphs.GraphPasses, "_decide", listed)
+    return kinds
+
+
+def made(where, who=None, gamma=3, target=None, **settings):
+    drafted = {"drafter": catalogue_on(where, "llama").make(who, afresh=True), "gamma": gamma} if who else {}
+    return Decoder(target or target_on(where, "llama", graphs=True), **drafted, **settings)
+
+
+def eager_and_captured(device, who=None, rows=4, ignore_eos=False, **settings):
+    """Return the tokens of the CPU, and those of the device."""
+    return [decode(made(where, who, **settings), rows, ignore_eos=ignore_eos) for where in ("cpu", device)]
+
+
+@pytest.mark.parametrize(
+    ("who", "sampling", "rows", "ignore_eos"), pairwise(DRAFTERS, SETTINGS, (1, 4), (False, True))
+)
+def test_tokens_are_those_of_the_cpu(device, seen, who, sampling, rows, ignore_eos):
+    expected, found = eager_and_captured(device, who, rows, ignore_eos, sampling=SETTINGS[sampling])
+    assert found == expected
+    assert seen
+
+
+@pytest.mark.parametrize("gamma", range(1, 9))
+@pytest.mark.parametrize("temperature", [0, 1])
+def test_each_width_and_length_of_the_graphs(device, seen, monkeypatch, gamma, temperature):
+    """Blocks of 7 columns and of 9 to 11 are padded; texts grow over graphs of 8, 16 and 32 slots."""
+    monkeypatch.setattr(cuda_graphs, "SHORTEST", 8)
+    for rows in (1, 4):
+        fresh = compile_model(replace(target_on(device, "llama"), passes=None))
+        expected = decode(made("cpu", "transformer", gamma, temperature=temperature), rows, ignore_eos=True)
+        device_made = made(device, "transformer", gamma, fresh, temperature=temperature)
+        assert decode(device_made, rows, ignore_eos=True) == expected
+    assert seen
+
+
+@pytest.mark.parametrize("lenience", [0.1, {"name": "budgeted", "max_deviation": 2.0, "min_lenience": 0.2}])
+@pytest.mark.parametrize("temperature", [0, 1])
+@pytest.mark.parametrize("who", ["transformer", "copy-recent"])
+def test_lenience_and_what_it_costs(device, seen, lenience, temperature, who):
+    costs, texts = [], []
+    for where in ("cpu", device):
+        decoder = made(where, who, gamma=4, temperature=temperature, lenience=lenience)
+        result = decoder.generate(PROMPTS, max_new_tokens=12, seed=3, ignore_eos=True)
+        texts.append(tokens_of(result))
+        costs.append(result.metrics.deviation)
+    assert texts[0] == texts[1]
+    assert costs[0] == pytest.approx(costs[1])
+    assert costs[0] > 0
+    assert any(kind.lenient for kind in seen)
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        ({"repetition_penalty": 1.2}, "logits processors and constraints read the text"),
+        ({"rule": "block"}, "BlockRule"),
+        ({"gamma": {"name": "tree", "widths": (2, 1)}}, "token trees"),
+    ],
+)
+def test_what_is_not_captured_runs_after_the_pass_and_is_told_once(device, seen, settings, reason):
+    expected = decode(made("cpu", "transformer", **settings))
+    with pytest.warns(PluginWarning, match=reason) as told:
+        assert decode(made(device, "transformer", **settings)) == expected
+    assert len(told) == 1
+    assert not seen
+
+
+class Wrong(Drafter):
+    """Gives a q that does not sum to 1 in its third draft."""
+
+    def __init__(self, where, value):
+        super().__init__(NO_CONFIG, target_info(VOCAB))
+        self.where, self.value = where, value
+
+    def open(self, session):
+        return WrongSession(self.where, self.value)
+
+
+class WrongSession(DraftSession):
+    def __init__(self, where, value):
+        self.where, self.value, self.steps = where, value, 0
+
+    def propose(self, request):
+        self.steps += 1
+        size = (len(request.tokens), max(request.budget))
+        q = torch.full((*size, VOCAB), 1 / VOCAB if self.steps < 3 else self.value, device=self.where)
+        tokens = torch.arange(size[1], device=self.where).expand(size) % VOCAB
+        return Proposal(tokens, tuple(request.budget), Dense(q))
+
+
+@pytest.mark.parametrize("value", [0.5, float("nan")])
+def test_a_draft_that_is_wrong_is_dropped_and_leaves_nothing_behind(device, seen, value):
+    results = []
+    for where in ("cpu", device):
+        decoder = Decoder(target_on(where, "llama", graphs=True), Wrong(where, value), gamma=7, temperature=1)
+        with pytest.warns(PluginWarning, match="q does not sum to 1"):
+            results.append(decoder.generate(PROMPTS, max_new_tokens=30, seed=3, ignore_eos=True))
+    # Drafts that are accepted to the end, in a graph that has room for one token more.
+    for where in ("cpu", device):
+        decoder = made(where, "transformer", gamma=6, temperature=1)
+        decoder.drafter.loaded = target_on(where, "llama")
+        results.append(decoder.generate(PROMPTS, max_new_tokens=30, seed=3, ignore_eos=True))
+    for expected, found in zip(results[::2], results[1::2], strict=True):
+        assert [one.tokens for one in expected] == [one.tokens for one in found]
+
+
+def test_a_decision_that_waits_is_not_captured(device, monkeypatch):
+    run = decision.decide
+
+    def waiting(*arguments):
+        result, p = run(*arguments)
+        result.token[0].item()
+        return result, p
+
+    fresh = compile_model(replace(target_on(device, "llama"), passes=None))
+    expected = decode(made("cpu", "transformer", temperature=1))
+    monkeypatch.setattr(decision, "decide", waiting)
+    with pytest.warns(RuntimeWarning, match="not permitted when stream is capturing.*Decoding goes on without"):
+        assert decode(made(device, "transformer", target=fresh, temperature=1)) == expected
+
+
+def test_a_gpu_that_a_capture_leaves_unusable_ends_the_run(device, monkeypatch):
+    def fail(*_):
+        raise RuntimeError("operation failed due to a previous error during capture")
+
+    loaded = target_on(device, "llama")
+    fresh = replace(loaded, passes=cuda_graphs.GraphPasses(loaded, 1e-4, fail))
+    monkeypatch.setattr(static, "synchronize", fail)
+    with pytest.raises(ModelError, match=r"cannot use cuda.* with compile: false"):
+        decode(made(device, target=fresh))
+
+
+@pytest.mark.parametrize("burnt", [0, 2])
+def test_an_input_that_is_burnt_in_is_noticed(device, burnt):
+    """A capture that reads a copy of what Python knows, or of the draft, gives right answers once."""
+
+    def stale(function, arguments, cache):
+        first = arguments[burnt].clone()
+        return lambda *given: function(*(first if n == burnt else each for n, each in enumerate(given)))
+
+    loaded = target_on(device, "llama")
+    passes = cuda_graphs.GraphPasses(loaded, 1e-4, stale)
+    passes.__class__ = type("OnlyDecisions", (cuda_graphs.GraphPasses,), {"_run": lambda *_: None})
+    decoder = made(device, "transformer", target=replace(loaded, passes=passes), temperature=1)
+    with pytest.warns(RuntimeWarning, match="relative error"):
+        decode(decoder, ignore_eos=True)
+
+
+@pytest.mark.parametrize(("temperature", "rows"), [(0, 1), (1, 4)])
+@pytest.mark.parametrize("who", [None, "copy-recent"])
+def test_a_step_is_one_replay_and_one_fetch(simulated, who, temperature, rows):
+    cost, counts = Case("", temperature, rows, who, captured=True).cost()
+    assert (cost.fetches, cost.blocking, cost.pageable) == (1, 0, 0)
+    assert counts.of("replay") == counts.of("fetch") > 5
+    assert cost.launches <= 6
