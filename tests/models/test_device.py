@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from specdec_core.interface.errors import ModelError
-from specdec_core.models.device import describe_device, fetched, fetched_together, parse_device
+from specdec_core.models.device import describe_device, fetched, fetched_apart, joined, parse_device
 
 
 def test_one_transfer_gives_what_each_part_holds():
@@ -17,7 +17,8 @@ def test_one_transfer_gives_what_each_part_holds():
         torch.empty(2, 0, dtype=torch.long),
         torch.tensor([[-1], [0]]),
     ]
-    assert fetched(*parts) == fetched_together(parts) == [part.tolist() for part in parts]
+    apart = fetched_apart(joined(parts), [None, None, 3, 0, 1])
+    assert fetched(*parts) == apart == [part.tolist() for part in parts]
 
 
 @pytest.mark.parametrize(
