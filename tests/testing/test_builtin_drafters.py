@@ -25,6 +25,7 @@ ONE_OF_EACH = [
     ("transformer", True),
     ("early-exit", False),
     ("quantised-4", True),
+    ("parallel", False),
     ("heads", False),
     ("eagle3", True),
     ("dflash", False),
