@@ -63,7 +63,7 @@ SMALLER = {
     r"^train transformer .*--ids": "--samples 64 --held-out 32 --length 16 --batch-tokens 64 --minutes 0.001",
     r"^check rule": "--only answer-form",
     r"^train ngram ": "--text text.py",
-    r"^train (transformer|heads|eagle3|early-exit)": "--text text.py --samples 128 --held-out 32 --length 32"
+    r"^train (transformer|parallel|heads|eagle3|early-exit)": "--text text.py --samples 128 --held-out 32 --length 32"
     " --batch-tokens 64 --minutes 0.001",
     r"^benchmarks/vs_transformers": "--sizes 10M --configurations packed --tokens 8 --temperatures 0 --threads 1",
     # Compiling takes minutes.
@@ -83,7 +83,7 @@ SMALLER = {
 }
 SLOW = re.compile(
     r"^compare (examples/(paper|code|chat|drafters|beams|json|self|suffix|trees|verification)|docs|study)"
-    r"|^measure|^tune|^train (tr|h|early|eagle)|^benchmarks|--only lossless"
+    r"|^measure|^tune|^train (tr|par|h|early|eagle)|^benchmarks|--only lossless"
     r"|^generate .*(builtin:stdlib|transformer|chain|arpa|code-editing)"
     r"|^replay .*(transformer|examples|prompt-copy|recent|--machine)|--record"
 )

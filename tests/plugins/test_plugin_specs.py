@@ -54,6 +54,7 @@ def test_names():
             "hierarchical",
             "mtp",
             "ngram",
+            "parallel",
             "prompt-copy",
             "quantised",
             "random",
@@ -73,7 +74,7 @@ def test_names():
         ],
         "lenience": ["budgeted", "constant", "greedy", "schedule"],
         "rule": ["block", "exact-match", "rejection", "token", "top-k", "typical"],
-        "trainer": ["eagle3", "early-exit", "heads", "ngram", "transformer"],
+        "trainer": ["eagle3", "early-exit", "heads", "ngram", "parallel", "transformer"],
     }
 
 
