@@ -180,6 +180,15 @@ class Registry:
             )
         return claims[0] if claims else None
 
+    def factory(self, kind: PluginKind, name: str) -> Any:
+        """Return a plugin's factory, which is imported.
+
+        Raises:
+            ConfigError: No plugin has this name.
+            PluginError: It cannot be imported.
+        """
+        return _import(self.spec(kind, name), self.described(kind, name))
+
     def create(self, kind: PluginKind, name: str, config: PluginConfig, target: TargetInfo | None = None) -> Any:
         """Import a plugin's factory and call it: `factory(config, target)` for drafters, else `factory(config)`.
 
@@ -193,9 +202,7 @@ class Registry:
             PluginError: The factory cannot be imported, fails, or returns an object of the wrong type. The message
                 names the plugin and its distribution.
         """
-        spec = self.spec(kind, name)
-        whose = self.described(kind, name)
-        factory = _import(spec, whose)
+        factory, whose = self.factory(kind, name), self.described(kind, name)
         try:
             if kind == "drafter":
                 # `build` lets a drafter create the plugins nested in its settings.

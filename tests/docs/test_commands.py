@@ -23,8 +23,9 @@ from specdec_core.costs import StepCosts
 from specdec_core.interface import SpecdecError
 from specdec_core.measurement.measurement_file import DrafterMeasurement, Measurement, write_measurement
 from specdec_core.models import model_folder
+from specdec_core.offline.profile import DraftCounts, Measured, speculation_profile, write_profile
 from tests.docs.pages import ROOT, Block, load, name, outputs, shell_lines, shown_commands, spans
-from tests.result_lines import row
+from tests.result_lines import BASE, row
 
 COMMANDS = typer.main.get_command(app)
 OURS = [words[1:] for words in shown_commands() if Path(words[0]).name == "specdec"]
@@ -45,6 +46,7 @@ SMALLER = {
     r"^compare examples/self": f"{SMALL_STUDY} --set target=builtin:target",
     r"^compare ": SMALL_STUDY,
     r"^generate ": "--max-new-tokens 8",
+    r"^profile builtin:code .*transformer": "--gamma 1 --drafter prompt-copy",
     r"^record .*--import": "",
     r"^record examples/": "--set prompts.limit=1 --set generation.max_new_tokens=4 --set target=builtin:target",
     r"^record .*t5-target": "--prompts '{builtin: translation, limit: 1}' --max-new-tokens 4",
@@ -89,6 +91,15 @@ SLOW = re.compile(
 )
 # Models of the hub on the pages; the tests use the built-in target with a chat template instead.
 OF_THE_HUB = re.compile(r"(owner|meta-llama)/[\w.-]+")
+# What a profile takes from a line of results; the row has 300 and 200 verified tokens at the two positions.
+DRAFTED = {
+    **{"drafter": "prompt-copy", "gamma": 2, "lenience": 1.0, "accepted": 380, "alpha_by_position": [0.8, 0.7]},
+    "config": {
+        **BASE["config"],
+        "target": {"model": "builtin:target"},
+        "run": {"name": "draft", "gamma": {"gamma": 2}, "drafter": {"name": "prompt-copy"}},
+    },
+}
 SECONDS = StepCosts(draft=(0.0,) * 9, verify=(1.0,) * 9, overhead=0.0)
 STUDY = """\
 target: builtin:target
@@ -148,10 +159,12 @@ def folder(tmp_path, monkeypatch, installed):
     line = '{"prompt": "import os", "tokens": [11, 12], "logprobs": [-1.5, -0.5], "finish_reason": "length"}\n'
     (tmp_path / "log.jsonl").write_text(line, encoding="utf-8")
     (tmp_path / "prompt.txt").write_text("def main():", encoding="utf-8")
+    counts = DraftCounts(100.0, 90.0, (60.0, 30.0))
+    write_profile(speculation_profile(Measured({2: [counts]})), tmp_path / "speculation_profile.json")
     for results in ("before", "after"):
         file = tmp_path / "results" / results / "results.jsonl"
         file.parent.mkdir(parents=True)
-        file.write_text(json.dumps(row()) + "\n", encoding="utf-8")
+        file.write_text(json.dumps(row(**DRAFTED)) + "\n", encoding="utf-8")
     measured = DrafterMeasurement(name="prompt-copy", settings={}, acceptance=(), seconds=SECONDS, c=0.0)
     elsewhere = {"target": "builtin:target", "device": "cuda", "batch_size": 1, "seed": 0}
     measurement = Measurement(**elsewhere, sampling={}, versions={}, drafters=(measured,))

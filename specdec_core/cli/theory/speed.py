@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from specdec_core.cli.options.shared_options import AsJson, Wide, as_config_error, output_console, print_json
+from specdec_core.cli.theory.profile_forecast import show_profile_forecast
 from specdec_core.costs import Forecast, GammaForecast, forecast, step_seconds
 from specdec_core.interface.errors import ConfigError
 from specdec_core.measurement.measurement_file import read_measurement
@@ -52,6 +53,14 @@ def speed(
         float | None, typer.Option(help="Temperature of the measurement; by default 1.")
     ] = None,
     lenience: Annotated[float | None, typer.Option(help="Lenience of the measurement; by default 1.")] = None,
+    profile: Annotated[
+        Path | None,
+        typer.Option(
+            help="Forecast a deployment with the acceptance lengths of a profile, as `specdec profile` writes it, "
+            "instead of --alpha.",
+            metavar="FILE",
+        ),
+    ] = None,
     as_json: AsJson = False,
     wide: Wide = False,
 ) -> None:
@@ -66,10 +75,18 @@ def speed(
     ```
     specdec theory speed --alpha 0.62 --c 0.02
     specdec theory speed --alpha 0.8 --c 0.05 --verify 0:45,3:80,7:105
+    specdec theory speed --profile speculation_profile.json --c 0.05
     ```
     """
     with as_config_error():
         check_gamma(max_gamma, _MAX_GAMMA, "as every gamma is tried", name="max_gamma")
+        if profile is not None:
+            known = {"alpha": alpha, "measured": measured, "temperature": temperature, "lenience": lenience}
+            _refuse("is part of the profile; omit it, or omit --profile", drafter=drafter, **known)
+            _refuse("is not forecast with --profile; omit it", gamma=gamma, c_hat=c_hat or None)
+            times = None if verify is None else _times(verify)
+            show_profile_forecast(profile, c, times, max_gamma, as_json=as_json, wide=wide)
+            return
         if measured is None:
             _refuse(
                 "requires --measured",

@@ -1,0 +1,68 @@
+"""The acceptance in a log of vLLM's responses, or of an exported server. Importing this imports no torch."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from specdec_core.interface.errors import ConfigError, reading
+from specdec_core.interface.files import open_text
+from specdec_core.offline.profile.counts import DraftCounts, Measured, counts_of_figures
+
+_KEY = "speculative_decoding"
+
+
+def measured_in_log(path: Path) -> Measured:
+    """Read the acceptance of each request from a log.
+
+    A line counts if it is, or ends with, a JSON object that holds `speculative_decoding`, or `metrics` that does:
+    a response of vLLM, a line of `outputs.jsonl`, or one of the log of `transformers serve`. Others are skipped.
+
+    Args:
+        path: The log.
+
+    Raises:
+        ConfigError: No line has these figures, one of them is damaged, or the responses are of several models.
+    """
+    by_gamma: dict[int, list[DraftCounts]] = defaultdict(list)
+    models: set[str] = set()
+    with reading(path, ConfigError, "a log of responses"), open_text(path) as lines:
+        for number, line in enumerate(lines, start=1):
+            found = _figures(line)
+            if found is None:
+                continue
+            response, figures = found
+            try:
+                counts = counts_of_figures(figures, prompt=number, category=response.get("category"))
+            except (KeyError, TypeError, ValueError) as error:
+                raise ConfigError(f"{path}:{number}: {_KEY} is damaged: {error!r}.") from error
+            by_gamma[len(counts.accepted_at)].append(counts)
+            models |= {response["model"]} if isinstance(response.get("model"), str) else set()
+    by_gamma.pop(0, None)
+    if not by_gamma:
+        raise ConfigError(
+            f"{path}: no line holds `{_KEY}`: start vLLM with --per-request-spec-decode-metrics summary, and "
+            "write each response into a line."
+        )
+    if len(models) > 1:
+        raise ConfigError(f"{path}: the responses are of several models ({', '.join(sorted(models))}); split it.")
+    return Measured(by_gamma, target=next(iter(models), None), conditions={"source": "log"})
+
+
+def _figures(line: str) -> tuple[Mapping[str, Any], Mapping[str, Any]] | None:
+    """Return the object of a line, and the figures in it; None without."""
+    begin = line.find("{")
+    if begin < 0 or _KEY not in line:
+        return None
+    try:
+        found = json.loads(line[begin:])
+    except ValueError:
+        return None
+    if not isinstance(found, dict):
+        return None
+    within = found.get("metrics")
+    figures = (within if isinstance(within, dict) else found).get(_KEY)
+    return (found, figures) if isinstance(figures, dict) else None
