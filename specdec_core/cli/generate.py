@@ -2,7 +2,7 @@
 
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,7 +31,8 @@ from specdec_core.study import Run, Task
 from specdec_core.study.progress import TerminalProgress
 
 if TYPE_CHECKING:
-    from specdec_core.decoding import BatchResult, Decoder, Prompt
+    from specdec_core.decoding import BatchResult
+    from specdec_core.interface import StepReport
     from specdec_core.models import LoadedModel
 
 _MAX_PROMPT = 100_000_000
@@ -230,6 +231,7 @@ def _decode(task: Task, run: Run, how: _Decoding) -> None:
     errors = error_console()
     shown = errors.is_terminal and not how.quiet
     with errors.status("loading torch and the model") if shown else nullcontext(), plugin_output():
+        from specdec_core.decoding import Conversations, row_seed
         from specdec_core.study.run.factory import load_target, make_decoder, ready_prompts
 
         quieten_libraries()
@@ -246,13 +248,20 @@ def _decode(task: Task, run: Run, how: _Decoding) -> None:
     failed = False
     # Text that goes elsewhere is not seen to grow.
     unseen = shown and not sys.stdout.isatty()
+    conversation = Conversations(decoder, 1)
     for number, (written, prompt) in enumerate(zip(task.prompts, prompts, strict=True), start=1):
+        if written.turn == 1:
+            conversation.close()
+            conversation = Conversations(decoder, 1)
         if len(prompts) > 1:
             output_console().print(f"--- prompt {written.id}", soft_wrap=True)
         with TerminalProgress(errors, quiet=not unseen) as progress, warnings.catch_warnings():
             warnings.simplefilter("ignore", PluginWarning)  # they are printed below
             progress.stage(f"prompt {number} of {len(prompts)}", task.generation.max_new_tokens)
-            result = _stream(decoder, prompt, task, progress, trace=how.trace)
+            # The first turn has the seed of a prompt alone.
+            seed = row_seed(task.generation.seed, written.turn - 1)
+            steps = conversation.stream([prompt], task.generation, seeds=[seed])
+            result = _show_steps(steps, target, task, progress, trace=how.trace)
         if len(prompts) > 1:
             for reference in written.references:
                 write_text(f"--- reference\n{reference}\n")
@@ -265,15 +274,18 @@ def _decode(task: Task, run: Run, how: _Decoding) -> None:
         raise typer.Exit(1)
 
 
-def _stream(
-    decoder: "Decoder", prompt: "Prompt", task: Task, progress: TerminalProgress, *, trace: bool
+def _show_steps(
+    steps: "Generator[StepReport, None, BatchResult]",
+    target: "LoadedModel",
+    task: Task,
+    progress: TerminalProgress,
+    *,
+    trace: bool,
 ) -> "BatchResult":
-    """Decode a prompt, print the text as it is generated, and return the result."""
-    target = decoder.target
+    """Print the text of a prompt as it is generated, and return the result."""
     view = TraceView(output_console(), speller(target.tokenizer))
     tokens: list[int] = []
     shown = ""
-    steps = decoder.stream([prompt], task.generation)
     while True:
         try:
             with plugin_output():

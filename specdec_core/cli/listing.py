@@ -176,8 +176,10 @@ def _describe(task: Task) -> str:
     groups = len({prompt.group for prompt in task.prompts})
     columns = " and ".join(task.prompts_config.group or ())
     scored += f" in {groups} group(s) by {columns}" if columns else ""
+    first = sum(prompt.turn == 1 for prompt in task.prompts)
+    turns = "" if first == len(task.prompts) else f" with {len(task.prompts)} turns"
     return (
-        f"{len(task.runs)} runs of {len(task.prompts)} prompt(s){scored} on {task.target.model}, "
+        f"{len(task.runs)} runs of {first} prompt(s){turns}{scored} on {task.target.model}, "
         f"{beams}temperature {task.sampling.temperature:g}, at most {task.generation.max_new_tokens} new tokens, "
         f"seed {task.generation.seed}"
     )

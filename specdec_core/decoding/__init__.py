@@ -10,7 +10,7 @@ from specdec_core.decoding.arguments import (
     make_lenience,
     make_rule,
 )
-from specdec_core.decoding.chat import Chat, Conversations, Turn, check_converses
+from specdec_core.decoding.chat import Chat, Conversations, answers, check_converses
 from specdec_core.decoding.custom_generate.function import GenerateWith, generate_with
 from specdec_core.decoding.decoder import Decoder
 from specdec_core.decoding.drafting.argmax_request import greedy_request
@@ -23,6 +23,7 @@ from specdec_core.decoding.request_metrics import RequestMetrics
 from specdec_core.decoding.result import BatchResult, Generation
 from specdec_core.decoding.stopping import FinishReason, StopRule
 from specdec_core.decoding.tokens import TokenView
+from specdec_core.models.chat_template import Turn
 from specdec_core.sampling.generators import row_seed
 
 __all__ = [
@@ -47,6 +48,7 @@ __all__ = [
     "TokenView",
     "TraceObserver",
     "Turn",
+    "answers",
     "check_converses",
     "check_form",
     "check_prompts",

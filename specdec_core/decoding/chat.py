@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
-from dataclasses import dataclass
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import closing
 from typing import TYPE_CHECKING, Unpack
 
 from specdec_core.decoding.arguments import generation_settings
@@ -14,26 +14,11 @@ from specdec_core.decoding.step_loop import finished
 from specdec_core.interface import ConfigError, StepReport
 from specdec_core.interface.settings import GenerationOptions, GenerationSettings
 from specdec_core.models import LoadedModel, PrefixCache
-from specdec_core.models.chat_template import Message, render_chat
+from specdec_core.models.chat_template import Message, Turn, render_chat
 from specdec_core.sampling.generators import row_seed
 
 if TYPE_CHECKING:
     from specdec_core.decoding.decoder import Decoder
-
-
-@dataclass(frozen=True)
-class Turn:
-    """The messages of a conversation that its next answer follows.
-
-    Attributes:
-        messages: What is said after the last answer; in the first turn, from the beginning.
-        name: The turn's name in messages of errors.
-        template: A Jinja chat template that replaces the tokenizer's.
-    """
-
-    messages: tuple[Message, ...]
-    name: str
-    template: str | None = None
 
 
 class Conversations:
@@ -57,17 +42,17 @@ class Conversations:
         self.histories: list[tuple[Message, ...]] = [()] * count
         self.cache = PrefixCache()
 
-    def stream(
+    def send(
         self,
         turns: Sequence[Prompt | Turn | None],
         settings: GenerationSettings,
         observers: Sequence[Observer] = (),
         *,
         seeds: Sequence[int],
-    ) -> Generator[StepReport, None, BatchResult]:
-        """Decode the next answer of each conversation step by step; the return value is the `BatchResult`.
+    ) -> BatchResult:
+        """Decode the next answer of each conversation.
 
-        A turn that fails, or is left early, leaves the conversations as they were.
+        A turn that fails leaves the conversations as they were.
 
         Args:
             turns: The next turn of each; None for those that have ended, which the result leaves out. A prompt is
@@ -77,33 +62,99 @@ class Conversations:
             seeds: One for each turn that is not None.
 
         Raises:
-            SpecdecError: As for `Decoder.generate`, or the template refuses the conversation.
+            SpecdecError: As for `Decoder.generate`, or the template refuses a conversation.
         """
-        rows = [number for number, turn in enumerate(turns) if turn is not None]
-        prompts: list[Prompt] = []
-        messages: dict[int, tuple[Message, ...]] = {}
-        for number, turn in enumerate(turns):
-            if isinstance(turn, Turn):
-                messages[number] = (*self.histories[number], *turn.messages)
-                prompts.append(self._rendered(turn, messages[number]))
-            elif turn is not None:
-                prompts.append(turn)
-        cache = self.cache if messages and settings.beams == 1 else None
+        said = self._said(turns)
+        prompts, cache = self._prompts(turns, said, settings)
+        result = self._decoder.generate(prompts, settings, observers, seeds, cache=cache)
+        self._keep(turns, said, result, settings)
+        return result
+
+    def stream(
+        self,
+        turns: Sequence[Prompt | Turn | None],
+        settings: GenerationSettings,
+        observers: Sequence[Observer] = (),
+        *,
+        seeds: Sequence[int],
+    ) -> Generator[StepReport, None, BatchResult]:
+        """Decode the next answers step by step; the generator's return value is the `BatchResult`.
+
+        Arguments and errors are those of `send`. Leaving the loop early leaves the conversations as they were.
+        """
+        said = self._said(turns)
+        prompts, cache = self._prompts(turns, said, settings)
         result = yield from self._decoder.stream(prompts, settings, observers, seeds, cache=cache)
-        for number, best in zip(rows, result.sequences[:: settings.num_return_sequences], strict=True):
-            if number in messages:
-                self.histories[number] = (*messages[number], {"role": "assistant", "content": best.text})
+        self._keep(turns, said, result, settings)
         return result
 
     def close(self) -> None:
         """Free the cache."""
         self.cache.close()
 
-    def _rendered(self, turn: Turn, messages: Sequence[Message]) -> list[int]:
+    def _said(self, turns: Sequence[Prompt | Turn | None]) -> dict[int, tuple[Message, ...]]:
+        """Return the messages of each conversation up to its next answer."""
+        return {n: (*self.histories[n], *turn.messages) for n, turn in enumerate(turns) if isinstance(turn, Turn)}
+
+    def _prompts(
+        self,
+        turns: Sequence[Prompt | Turn | None],
+        said: Mapping[int, Sequence[Message]],
+        settings: GenerationSettings,
+    ) -> tuple[list[Prompt], PrefixCache | None]:
+        """Return the prompts of the next answers, and the cache if they continue anything."""
+        prompts: list[Prompt] = []
         target = self._decoder.target
-        check_converses(target)
-        ids = render_chat(messages, target.tokenizer, name=turn.name, model=target.name, template=turn.template)
-        return encode_prompt(target, ids, turn.name)
+        for number, turn in enumerate(turns):
+            if isinstance(turn, Turn):
+                check_converses(target)
+                model, template = target.name, turn.template
+                ids = render_chat(said[number], target.tokenizer, name=turn.name, model=model, template=template)
+                prompts.append(encode_prompt(target, ids, turn.name))
+            elif turn is not None:
+                prompts.append(turn)
+        return prompts, self.cache if said and settings.beams == 1 else None
+
+    def _keep(
+        self,
+        turns: Sequence[Prompt | Turn | None],
+        said: Mapping[int, tuple[Message, ...]],
+        result: BatchResult,
+        settings: GenerationSettings,
+    ) -> None:
+        """Add what was said, and the best answer."""
+        going = [number for number, turn in enumerate(turns) if turn is not None]
+        for number, best in zip(going, result.sequences[:: settings.num_return_sequences], strict=True):
+            if number in said:
+                self.histories[number] = (*said[number], {"role": "assistant", "content": best.text})
+
+
+def answers(
+    decoder: Decoder,
+    conversations: Sequence[Sequence[Prompt | Turn]],
+    settings: GenerationSettings,
+    observers: Sequence[Observer] = (),
+    *,
+    seeds: Sequence[Sequence[int]],
+) -> Iterator[tuple[list[int], BatchResult]]:
+    """Decode conversations side by side; yield the result of each turn, and whose turn it is.
+
+    Args:
+        decoder: Decodes the answers.
+        conversations: The turns of each; a prompt that nothing follows is one of a single turn.
+        settings: How long to decode an answer.
+        observers: Called after every step.
+        seeds: One for each turn of each conversation.
+
+    Raises:
+        SpecdecError: As for `Decoder.generate`, or a template refuses a conversation.
+    """
+    with closing(Conversations(decoder, len(conversations))) as talk:
+        for turn in range(max(map(len, conversations))):
+            going = [number for number, turns in enumerate(conversations) if turn < len(turns)]
+            said = [turns[turn] if turn < len(turns) else None for turns in conversations]
+            own = [seeds[number][turn] for number in going]
+            yield going, talk.send(said, settings, observers, seeds=own)
 
 
 class Chat:

@@ -33,7 +33,7 @@ from specdec_core.models import LoadedModel
 from specdec_core.models.fast.packing import describe_hardware
 from specdec_core.registry import Registry
 from specdec_core.study.config.study import Task
-from specdec_core.study.run.factory import ready_prompts
+from specdec_core.study.run.factory import opening_prompts
 from specdec_core.study.run.provenance import fingerprint_files, versions
 
 
@@ -73,12 +73,14 @@ class MeasureContext:
     ) -> MeasureContext:
         """Return the context of a study's task, of which `target` is the loaded target.
 
+        Conversations are measured in their first turns.
+
         Raises:
             PromptError: The target cannot take the prompts.
         """
         return cls(
             target=target,
-            prompts=ready_prompts(target, task.prompts, task.chat_template),
+            prompts=opening_prompts(target, task.prompts, task.chat_template),
             sampling=task.sampling,
             settings=settings,
             registry=registry,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from specdec_core._time_limit import TimeLimitExceeded, time_limit
@@ -13,6 +14,22 @@ Message: TypeAlias = Mapping[str, Any]
 
 Both are strings; the content is None in a message that consists of `tool_calls`.
 """
+
+
+@dataclass(frozen=True)
+class Turn:
+    """The messages of a conversation that its next answer follows.
+
+    Attributes:
+        messages: The messages after the last answer; in the first turn, from the beginning.
+        name: The turn's name in messages of errors.
+        template: A Jinja chat template that replaces the tokenizer's.
+    """
+
+    messages: tuple[Message, ...]
+    name: str
+    template: str | None = None
+
 
 _TEMPLATE_SECONDS = 10.0
 """How long a template may take to render a chat: it is a program, and may have loops within loops."""

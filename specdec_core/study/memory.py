@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +15,10 @@ from specdec_core.interface.settings import ModelSettings
 from specdec_core.models import ModelOutline, load_outline
 from specdec_core.models.device import available_memory, parse_device, parse_dtype
 from specdec_core.registry import nested_settings
-from specdec_core.study.config.prompts import encode_prompts
+from specdec_core.study.config.prompts import conversations, render_prompt
 from specdec_core.study.config.study import Run, Study, Task
 
+_EMPTY_ANSWER = {"role": "assistant", "content": ""}
 _SCORES = 4
 """Bytes of a probability; logits and p of the target and q of the drafter are kept in float32."""
 
@@ -75,16 +76,21 @@ def memory_needs(study: Study) -> Iterator[MemoryNeed]:
     models = _Models(study.folder)
     for task in study.tasks:
         device = parse_device(task.target.device)
-        longest = max(map(len, _token_ids(task, models.outline(task.target))))
+        longest = max(_prompt_lengths(task, models.outline(task.target)))
         free = available_memory(device)
         for run in task.runs:
             yield _need(study, task, run, models, device, longest, free)
 
 
-def _token_ids(task: Task, outline: ModelOutline) -> Iterator[list[int]]:
-    prompts = encode_prompts(task.prompts, outline.tokenizer, model=task.target.model)
-    for one in prompts:
-        yield outline.tokenizer(one).input_ids if isinstance(one, str) else list(one)
+def _prompt_lengths(task: Task, outline: ModelOutline) -> Iterator[int]:
+    """Yield the number of tokens of each prompt; of a conversation's last turn, with answers of full length."""
+    for turns in conversations(task.prompts):
+        first, *later = [task.prompts[turn] for turn in turns]
+        said = [message for one in later for message in (_EMPTY_ANSWER, *(one.messages or ()))]
+        whole = replace(first, messages=(*(first.messages or ()), *said)) if later else first
+        ids = render_prompt(whole, outline.tokenizer, model=task.target.model, chat_template=task.chat_template)
+        tokens = outline.tokenizer(ids).input_ids if isinstance(ids, str) else ids
+        yield len(tokens) + len(later) * task.generation.max_new_tokens
 
 
 class _Models:
@@ -125,7 +131,7 @@ def _need(
     study: Study, task: Task, run: Run, models: _Models, device: torch.device, longest: int, free: int | None
 ) -> MemoryNeed:
     outline = models.outline(task.target)
-    rows = min(study.config.batch_size, len(task.prompts)) * task.generation.beams
+    rows = min(study.config.batch_size, len(conversations(task.prompts))) * task.generation.beams
     gamma = _gamma(run)
     source = longest if outline.config.is_encoder_decoder else 0
     new = task.generation.max_new_tokens + gamma + 1

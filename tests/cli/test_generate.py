@@ -158,8 +158,10 @@ def test_a_file_of_chats_with_references(generate, model_folder, template, tmp_p
     assert generate("--prompts", tmp_path / "p.jsonl", "--chat-template", template).stdout == expected + "\n"
     again = generate("--prompts", tmp_path / "p.jsonl", "--chat-template", template, "--chat")
     assert again.stdout == expected + "\n"
+    chat["messages"].insert(0, {"role": "system", "content": "b"})
+    (tmp_path / "p.jsonl").write_text(json.dumps(chat))
     mixed = generate("--prompts", tmp_path / "p.jsonl", "--chat", "--system", "b")
-    assert "prompt 'greeting' is already a chat" in mixed.stderr
+    assert "prompt 'greeting' begins with a system message" in mixed.stderr
 
 
 def test_chats_that_cannot_be_written_out(generate, template, tmp_path):

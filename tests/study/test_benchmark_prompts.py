@@ -84,15 +84,17 @@ def test_every_benchmark_is_tried():
 def test_a_file_of_a_benchmark(read, write, name):
     row, text, own_id, group = ROWS[name]
     write("rows.jsonl", row)
-    (prompt,) = read(benchmark=name, path="rows.jsonl")
+    prompt, *later = read(benchmark=name, path="rows.jsonl")
     assert prompt.messages == ({"role": "user", "content": text},)
     assert (prompt.id, prompt.group, prompt.references) == (own_id, group, ())
+    turns = row.get("turns") or row.get("prompt")
+    assert [one.messages[0]["content"] for one in later] == (turns[1:] if isinstance(turns, list) else [])
 
 
 def test_a_question_of_mt_bench_as_fastchat_has_it(read, write):
     write("question.jsonl", QUESTION)
-    (prompt,) = read(benchmark="mt-bench", path="question.jsonl")
-    assert (prompt.id, prompt.messages[0]["content"]) == ("81", "A poem.")
+    prompt, *later = read(benchmark="mt-bench", path="question.jsonl")
+    assert (prompt.id, prompt.messages[0]["content"], len(later)) == ("81", "A poem.", 1)
 
 
 def test_what_a_study_states_wins(read, write):
@@ -146,7 +148,7 @@ def test_placeholders_of_speed_bench_are_refused(read, write):
     for settings in ({"benchmark": "speed-bench", "path": "rows.jsonl"}, {"file": "rows.jsonl"}):
         with pytest.raises(PromptError, match=r"rows\.jsonl: 2 prompts, first 'cd34', .* `python prepare"):
             read(**settings)
-    assert len(read(benchmark="speed-bench", path="rows.jsonl", limit=1)) == 1
+    assert len(read(benchmark="speed-bench", path="rows.jsonl", limit=1, turns="first")) == 1
 
 
 @pytest.mark.parametrize(

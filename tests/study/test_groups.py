@@ -2,6 +2,7 @@
 
 import csv
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ from scipy.stats import binom
 
 from specdec_core.decoding import Metrics, RequestMetrics
 from specdec_core.interface.errors import ConfigError
-from specdec_core.study.config.grouping import batches_of, groups_of
+from specdec_core.study.config.grouping import batches_of, decoded_together, groups_of
 from specdec_core.study.config.prompts import PromptText
 from specdec_core.study.report import resampling
 from specdec_core.study.report.groups.figures import summarise_groups
@@ -52,9 +53,15 @@ def test_the_groups_of_two_columns_are_cells_and_margins():
 
 
 def test_a_batch_has_a_single_group():
-    assert batches_of(prompts(("a",), ("b",), ("a",), ("a",)), 2) == [(0, 2), (3,), (1,)]
-    assert batches_of(prompts(("a",), ("b",), ("a",)), 1) == [(0,), (1,), (2,)]
-    assert batches_of(prompts((), (), ()), 2) == [(0, 1), (2,)]
+    assert decoded_together(prompts(("a",), ("b",), ("a",), ("a",)), 2) == [(0, 2), (3,), (1,)]
+    assert decoded_together(prompts(("a",), ("b",), ("a",)), 1) == [(0,), (1,), (2,)]
+    assert decoded_together(prompts((), (), ()), 2) == [(0, 1), (2,)]
+
+
+def test_turns_are_decoded_together_with_those_of_other_conversations():
+    turns = [replace(one, turn=turn) for one, turn in zip(prompts(*[()] * 6), (1, 2, 1, 1, 2, 3), strict=True)]
+    assert batches_of(turns, 2) == [(range(2), range(2, 3)), (range(3, 6),)]
+    assert decoded_together(turns, 2) == [(0, 2), (1,), (3,), (4,), (5,)]
 
 
 def test_figures_are_those_of_the_steps_and_seconds_of_a_group():

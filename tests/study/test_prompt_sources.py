@@ -146,18 +146,44 @@ def test_text_has_a_prompt_per_line(read, write):
 
 def test_questions_of_spec_bench(read, write):
     write("question.jsonl", QUESTIONS)
-    assert read(file="question.jsonl") == (
-        PromptText("81", "Write a poem.", source="writing"),
-        PromptText("82", "What is 2 + 2?", source="math"),
-    )
-    (chat, _) = read(file="question.jsonl", chat=True, system="Be brief.")
-    assert chat.messages == (
-        {"role": "system", "content": "Be brief."},
-        {"role": "user", "content": "Write a poem."},
-    )
-    write("question.jsonl", [{"turns": []}])
-    with pytest.raises(PromptError, match="column 'turns' must hold a text; given an empty list"):
-        read(file="question.jsonl")
+    user = [{"role": "user", "content": text} for text in ("Write a poem.", "Make it shorter.", "What is 2 + 2?")]
+    first = PromptText("81", None, (user[0],), source="writing")
+    third = PromptText("82", None, (user[2],), source="math")
+    second = PromptText("81 turn 2", None, (user[1],), source="writing", turn=2)
+    assert read(file="question.jsonl") == (first, second, third)
+    assert read(file="question.jsonl", turns="first") == (first, third)
+    assert read(file="question.jsonl", limit=1, column="turns")[1].messages == (user[1],)
+    assert texts(read(file="question.jsonl", column="turns.0")) == ["Write a poem.", "What is 2 + 2?"]
+    chat, *later = read(file="question.jsonl", chat=True, system="Be brief.")
+    system = {"role": "system", "content": "Be brief."}
+    assert chat.messages == (system, user[0])
+    assert [one.messages for one in later] == [(user[1],), (system, user[2])]
+    for turns, message in (
+        ([], "must hold texts, the turns of a user; given an empty list"),
+        (["a", 2], "must hold texts, the turns of a user; given a number"),
+        (["a", " "], '"content" of message 2 must be a non-empty string'),
+    ):
+        write("question.jsonl", [{"turns": turns}])
+        with pytest.raises(PromptError, match=message):
+            read(file="question.jsonl")
+
+
+def test_a_user_who_speaks_again_has_been_answered_in_between(read, write):
+    def said(*roles):
+        write("p.jsonl", [{"messages": [{"role": role, "content": "x"} for role in roles], **more}])
+        return [[message["role"] for message in turn.messages] for turn in read(file="p.jsonl")]
+
+    more = {}
+    assert said("system", "user", "user") == [["system", "user"], ["user"]]
+    assert said("user", "assistant", "user") == [["user", "assistant", "user"]]
+    assert said("user", "assistant", "user", "user", "system", "user") == [
+        ["user", "assistant", "user"],
+        ["user", "system", "user"],
+    ]
+    assert said("user", "assistant", "tool", "user") == [["user", "assistant", "tool"], ["user"]]
+    more = {"reference": "y"}
+    with pytest.raises(PromptError, match="prompt '1' has 2 turns and a reference"):
+        said("user", "user")
 
 
 def test_a_random_sample_is_the_same_for_a_seed(read, write):

@@ -167,7 +167,15 @@ def test_results_are_written_as_promised(study, summaries, tmp_path):
     assert problems == []
     assert [path.name for path in paths] == ["results.jsonl", "summary.csv", "outputs.jsonl", "report.html"]
     assert json.loads(paths[2].read_text(encoding="utf-8")) == {
-        **{"task": None, "run": "baseline", "prompt": "1", "source": None, "text": "é", "references": []},
+        **{
+            "task": None,
+            "run": "baseline",
+            "prompt": "1",
+            "turn": 1,
+            "source": None,
+            "text": "é",
+            "references": [],
+        },
         **{"same_as_baseline": True, "tokens": [1], "metrics": {"speculative_decoding": None}},
     }
     assert "é" in paths[2].read_text(encoding="utf-8")

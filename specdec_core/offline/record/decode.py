@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from specdec_core.decoding import Decoder, Observer
+from specdec_core.decoding import Decoder, Observer, Turn, answers
 from specdec_core.interface import LAST_HIDDEN, AcceptanceResult, Proposal, StepReport
 from specdec_core.interface.settings import GenerationSettings, SamplingSettings
 from specdec_core.models import LoadedModel, inference_only, open_session
@@ -59,6 +59,10 @@ class RecordingRule(SpeculativeSampling):
         """Return p of the token of each step, `[B, steps]` float32 on the CPU; None where decoding is greedy."""
         return torch.stack(self._probabilities, dim=1).cpu() if self._probabilities else None
 
+    def clear(self) -> None:
+        """Forget what it has kept, before the next texts."""
+        self._probabilities, self._top = [], []
+
     def top(self) -> tuple[Tensor, Tensor] | None:
         """Return the most probable tokens of each step, `[B, steps, k]` int64, and their p; None for k = 0."""
         if not self._top:
@@ -74,19 +78,19 @@ class RecordingRule(SpeculativeSampling):
 
 @dataclass(frozen=True)
 class TextJob:
-    """Texts that are decoded together: one row each.
+    """Conversations that are decoded together: a text for each turn. Most have a single one.
 
     Attributes:
-        prompts: Token ids of the prompt of each text.
+        turns: Token ids of each prompt, or what is said in each turn.
         numbers: Number of the prompt of each text.
-        samples: Number of each text of its prompt.
+        samples: Number of the texts of each conversation among those of their prompts.
         seeds: Seed of each text.
     """
 
-    prompts: tuple[tuple[int, ...], ...]
-    numbers: tuple[int, ...]
+    turns: tuple[tuple[tuple[int, ...] | Turn, ...], ...]
+    numbers: tuple[tuple[int, ...], ...]
     samples: tuple[int, ...]
-    seeds: tuple[int, ...]
+    seeds: tuple[tuple[int, ...], ...]
 
 
 @dataclass(frozen=True)
@@ -131,7 +135,7 @@ def record_texts(
         advance: Called with the share that is done.
 
     Returns:
-        The texts, in the order of the job: those of a live baseline with these seeds.
+        The texts, by number and sample: those of a live baseline with these seeds.
 
     Raises:
         SpecdecError: The target cannot decode them.
@@ -139,29 +143,30 @@ def record_texts(
     rule = RecordingRule(kept.top_k)
     decoder = Decoder(target, sampling=sampling, rule=rule, strict=True)
     watcher = _Progress(advance, generation.max_new_tokens)
-    result = decoder.generate(job.prompts, generation, [watcher], seeds=job.seeds)
-    probabilities, top = rule.probabilities(), rule.top()
-    texts = []
-    for row, (one, number, sample) in enumerate(zip(result, job.numbers, job.samples, strict=True)):
-        length = len(one.tokens)
-        hidden = None
-        if kept.hidden is not None:
-            hidden = _stored(forced_pass(target, one.prompt, one.tokens).hidden, kept.hidden)
-        p = None if probabilities is None else probabilities[row, :length].numpy()
-        texts.append(
-            RecordedText(
-                prompt=one.prompt,
-                number=number,
-                sample=sample,
-                tokens=np.array(one.tokens, np.int64),
-                probabilities=np.ones(length, np.float32) if p is None else p,
-                finish_reason=one.finish_reason,
-                hidden=hidden,
-                top_tokens=None if top is None else top[0][row, :length].numpy(),
-                top_probabilities=None if top is None else top[1][row, :length].numpy(),
+    texts: list[RecordedText] = []
+    for turn, (going, result) in enumerate(answers(decoder, job.turns, generation, [watcher], seeds=job.seeds)):
+        probabilities, top = rule.probabilities(), rule.top()
+        rule.clear()
+        for row, (one, conversation) in enumerate(zip(result, going, strict=True)):
+            length = len(one.tokens)
+            hidden = None
+            if kept.hidden is not None:
+                hidden = _stored(forced_pass(target, one.prompt, one.tokens).hidden, kept.hidden)
+            p = None if probabilities is None else probabilities[row, :length].numpy()
+            texts.append(
+                RecordedText(
+                    prompt=one.prompt,
+                    number=job.numbers[conversation][turn],
+                    sample=job.samples[conversation],
+                    tokens=np.array(one.tokens, np.int64),
+                    probabilities=np.ones(length, np.float32) if p is None else p,
+                    finish_reason=one.finish_reason,
+                    hidden=hidden,
+                    top_tokens=None if top is None else top[0][row, :length].numpy(),
+                    top_probabilities=None if top is None else top[1][row, :length].numpy(),
+                )
             )
-        )
-    return texts
+    return sorted(texts, key=lambda text: (text.number, text.sample))
 
 
 @dataclass(frozen=True, eq=False)

@@ -27,7 +27,7 @@ from specdec_core.offline.record.log_lines import LineError, LoggedText, read_lo
 from specdec_core.offline.record.recorded_target import fingerprint_tokenizer, save_tokenizer
 from specdec_core.offline.record.tasks import fingerprint_ids
 from specdec_core.offline.record.writer import RecordWriter, check_folder
-from specdec_core.study.config.prompts import PromptText, encode_prompts
+from specdec_core.study.config.prompts import PromptText, render_prompt
 from specdec_core.study.run.folder import exclusive_lock
 from specdec_core.study.run.provenance import library_versions
 
@@ -176,7 +176,7 @@ class _Reader:
                 raise LineError(f"the prompt is a text, and {model} has no tokenizer; give token ids.")
             return tuple(int(token) for token in tokenizer(prompt)["input_ids"])
         chat = PromptText(logged.where, None, messages=prompt)  # type: ignore[arg-type]
-        (ids,) = encode_prompts([chat], tokenizer, model=model, chat_template=self._options.chat_template)
+        ids = render_prompt(chat, tokenizer, model=model, chat_template=self._options.chat_template)
         return tuple(token for token in ids if isinstance(token, int))
 
     def _id(self, token: int | str) -> int:

@@ -12,8 +12,9 @@ from specdec_core.costs import measured_costs
 from specdec_core.decoding.prompt_ids import encode_prompt
 from specdec_core.decoding.timing import watch_steps
 from specdec_core.interface import Progress
-from specdec_core.interface.errors import ModelError, PromptError
+from specdec_core.interface.errors import ConfigError, ModelError, PromptError
 from specdec_core.models import LoadedModel
+from specdec_core.models.chat_template import Turn
 from specdec_core.models.fast.packing import describe_hardware
 from specdec_core.offline.record.decode import HiddenType, Kept
 from specdec_core.offline.record.format import PartHeader, RecordedPrompts, RecordHeader, VerifyTimes
@@ -21,7 +22,7 @@ from specdec_core.offline.record.recorded_target import fingerprint_tokenizer, f
 from specdec_core.offline.record.tasks import fingerprint_ids
 from specdec_core.study.config.prompts import fingerprint_prompts
 from specdec_core.study.config.study import Task
-from specdec_core.study.run.factory import ready_prompts
+from specdec_core.study.run.factory import opening_prompts, ready_prompts
 from specdec_core.study.run.provenance import library_versions
 
 
@@ -54,13 +55,15 @@ class Part:
 
     Attributes:
         task: The task.
-        prompts: Its prompts.
-        begins_long: Whether each prompt is past the target's rotary switch.
+        prompts: Its prompts, and the turns of conversations, whose prompts follow from the answers.
+        openings: The prompts that nothing precedes, as token ids.
+        begins_long: Whether each prompt is past the target's rotary switch; False for turns.
         samples: Number of texts of each prompt.
     """
 
     task: Task
-    prompts: tuple[tuple[int, ...], ...]
+    prompts: tuple[tuple[int, ...] | Turn, ...]
+    openings: tuple[tuple[int, ...], ...]
     begins_long: tuple[bool, ...]
     samples: int
 
@@ -92,6 +95,7 @@ def outline_of(tasks: Sequence[Task], target: LoadedModel, options: RecordOption
 
     Raises:
         PromptError: The target cannot take some of the prompts.
+        ConfigError: Several samples of a conversation are asked for.
         ModelError: Hidden states are asked for, and the target has no output embedding.
     """
     parts = tuple(_part(task, target, options) for task in tasks)
@@ -101,12 +105,24 @@ def outline_of(tasks: Sequence[Task], target: LoadedModel, options: RecordOption
 
 def _part(task: Task, target: LoadedModel, options: RecordOptions) -> Part:
     try:
+        opening = opening_prompts(target, task.prompts, task.chat_template)
         ready = ready_prompts(target, task.prompts, task.chat_template)
     except PromptError as error:
         raise PromptError("\n".join(map(task.with_task, str(error).splitlines()))) from error
-    prompts = tuple(tuple(encode_prompt(target, prompt, str(n))) for n, prompt in enumerate(ready))
-    long = tuple(target.begins_long(len(prompt)) for prompt in prompts)
-    return Part(task, prompts, long, 1 if task.sampling.greedy else options.samples)
+    prompts = tuple(
+        one if isinstance(one, Turn) else tuple(encode_prompt(target, one, str(n))) for n, one in enumerate(ready)
+    )
+    long = tuple(not isinstance(prompt, Turn) and target.begins_long(len(prompt)) for prompt in prompts)
+    samples = 1 if task.sampling.greedy else options.samples
+    if samples > 1 and len(task.prompts) > len(opening):
+        raise ConfigError(
+            task.with_task(
+                f"samples is {samples}, and a later turn of a conversation follows one answer. Record one sample, "
+                "or first turns alone: `turns: first`."
+            )
+        )
+    openings = tuple(tuple(encode_prompt(target, one, str(n))) for n, one in enumerate(opening))
+    return Part(task, prompts, openings, long, samples)
 
 
 def _header(parts: Sequence[Part], target: LoadedModel, options: RecordOptions) -> RecordHeader:
@@ -144,7 +160,8 @@ def part_header(part: Part) -> PartHeader:
             settings=task.prompts_config.model_dump(mode="json", exclude_defaults=True),
             count=len(part.prompts),
             sha256=fingerprint_prompts(task.prompts, task.chat_template),
-            tokens_sha256=fingerprint_ids(part.prompts),
+            # Where turns follow answers, the settings and the texts of the study tell the prompts.
+            tokens_sha256=fingerprint_ids(part.openings) if len(part.openings) == len(part.prompts) else None,
         ),
         texts=part.texts,
     )

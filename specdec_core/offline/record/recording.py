@@ -23,6 +23,7 @@ from specdec_core.offline.record.recorded_target import load_recorded, save_toke
 from specdec_core.offline.record.workers import RecordedTarget
 from specdec_core.offline.record.writer import RecordWriter, check_folder
 from specdec_core.sampling.generators import row_seed
+from specdec_core.study.config.prompts import conversations
 from specdec_core.study.config.study import Study, Task
 from specdec_core.study.run.folder import RESUMED, exclusive_lock, when_stopped
 from specdec_core.study.run.worker import TargetJobs, working_here
@@ -107,7 +108,7 @@ def record_tasks(
                 hottest = max(parts, key=lambda part: part.task.sampling.temperature)
                 if pool is not None:
                     progress.stage("timing the target")
-                how = hottest.prompts, part_header(hottest), options.gamma, options.timings
+                how = hottest.openings, part_header(hottest), options.gamma, options.timings
                 writer.add_times(target.verify_times(*how))
         return writer.record()
 
@@ -173,20 +174,23 @@ def _record_part(
 def _jobs(part: Part, rows: int, start: int) -> Iterator[TextJob]:
     """Yield the batches of texts from number `start` on.
 
-    A batch has prompts on one side of the target's rotary switch, as its forward pass has one set of frequencies.
+    The turns of a conversation stay together. A batch has prompts on one side of the target's rotary switch, as
+    its forward pass has one set of frequencies.
     """
-    count = len(part.prompts)
-    pairs = (divmod(text, part.samples) for text in range(start, part.texts))
-    for _, same in groupby(pairs, key=lambda pair: part.begins_long[pair[0]]):
+    count, seed = len(part.prompts), part.task.generation.seed
+    # Where conversations have several turns, each has one sample.
+    every = [(turns, sample) for turns in conversations(part.task.prompts) for sample in range(part.samples)]
+    left = (pair for pair in every if pair[0].start * part.samples + pair[1] >= start)
+    for _, same in groupby(left, key=lambda pair: part.begins_long[pair[0].start]):
         alike = list(same)
         for first in range(0, len(alike), rows):
             batch = alike[first : first + rows]
             yield TextJob(
-                prompts=tuple(part.prompts[prompt] for prompt, _ in batch),
-                numbers=tuple(prompt for prompt, _ in batch),
+                turns=tuple(tuple(part.prompts[turn] for turn in turns) for turns, _ in batch),
+                numbers=tuple(tuple(turns) for turns, _ in batch),
                 samples=tuple(sample for _, sample in batch),
                 seeds=tuple(
-                    row_seed(part.task.generation.seed, sample * count + prompt) for prompt, sample in batch
+                    tuple(row_seed(seed, sample * count + turn) for turn in turns) for turns, sample in batch
                 ),
             )
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from specdec_core.interface.errors import ConfigError, differences
 from specdec_core.offline.record.file_errors import validated
 from specdec_core.offline.record.reader import HEADER
-from specdec_core.study.config.prompts import PromptText, encode_prompts, fingerprint_prompts
+from specdec_core.study.config.prompts import PromptText, fingerprint_prompts, render_prompt
 from specdec_core.study.config.schema import PromptsConfig
 from specdec_core.study.config.study import Task
 
@@ -126,7 +126,7 @@ def _problems(record: Record, part: PartHeader, task: Task) -> Iterator[str]:
 def _same_prompts(record: Record, recorded: RecordedPrompts, task: Task) -> bool:
     if recorded.sha256 == fingerprint_prompts(task.prompts, task.chat_template):
         return True
-    if recorded.count != len(task.prompts):
+    if recorded.count != len(task.prompts) or any(prompt.turn > 1 for prompt in task.prompts):
         return False
     # An import knows token ids only, and a study may give as ids what was recorded as texts.
     ids: list[Sequence[int]] = [prompt.tokens or () for prompt in task.prompts]
@@ -136,8 +136,9 @@ def _same_prompts(record: Record, recorded: RecordedPrompts, task: Task) -> bool
         tokenizer = recorded_tokenizer(record)
         if tokenizer is None:
             return False
-        texts = encode_prompts(
-            task.prompts, tokenizer, model=record.header.target.model, chat_template=task.chat_template
-        )
+        model = record.header.target.model
+        texts = [
+            render_prompt(one, tokenizer, model=model, chat_template=task.chat_template) for one in task.prompts
+        ]
         ids = [tokenizer(one)["input_ids"] if isinstance(one, str) else one for one in texts]
     return recorded.tokens_sha256 == fingerprint_ids(ids)

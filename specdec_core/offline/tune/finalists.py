@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from specdec_core.study import BASELINE, Study
+from specdec_core.study.config.prompts import conversations
 
 if TYPE_CHECKING:
     from specdec_core.study import Task
@@ -41,7 +42,7 @@ def finals(study: Study, finalists: Mapping[str | None, Sequence[str]], prompts:
     Args:
         study: The study of all candidates.
         finalists: Names of the finalists of each task; tasks without any are left out.
-        prompts: Number of prompts, from the first, that each is timed on; None for all.
+        prompts: Number of prompts, from the first, that each is timed on; None for all. Conversations are not cut.
     """
     tasks = tuple(_task(task, finalists[task.name], prompts) for task in study.tasks if task.name in finalists)
     named = {name for names in finalists.values() for name in names}
@@ -53,8 +54,9 @@ def _task(task: Task, names: Sequence[str], prompts: int | None) -> Task:
     runs = tuple(run for run in task.runs if run.name == BASELINE or run.name in names)
     if prompts is None or prompts >= len(task.prompts):
         return replace(task, runs=runs)
-    fewer = task.prompts_config.model_copy(update={"limit": prompts})
-    return replace(task, runs=runs, prompts=task.prompts[:prompts], prompts_config=fewer)
+    whole = [turns for turns in conversations(task.prompts) if turns.start < prompts]
+    fewer = task.prompts_config.model_copy(update={"limit": len(whole)})
+    return replace(task, runs=runs, prompts=task.prompts[: whole[-1].stop], prompts_config=fewer)
 
 
 def choose(rows: Sequence[RunSummary], finalists: Sequence[str]) -> Choice:

@@ -146,7 +146,7 @@ def check_placeholders(name: str, texts: Iterable[tuple[str, str]]) -> None:
     Raises:
         PromptError: Some are placeholders.
     """
-    ids = [key for key, text in texts if _PLACEHOLDER in text]
+    ids = list(dict.fromkeys(key for key, text in texts if _PLACEHOLDER in text))
     if ids:
         raise PromptError(
             f"{name}: {len(ids)} prompts, first {ids[0]!r}, are placeholders for texts whose licence forbids "

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
+from specdec_core.study.config.prompt_file import conversations
+
 if TYPE_CHECKING:
     from specdec_core.study.config.prompt_file import PromptText
 
@@ -47,18 +49,36 @@ def group_label(group: Group) -> str:
     return " / ".join("all" if value is None else value for value in group)
 
 
-def batches_of(prompts: Sequence[PromptText], size: int) -> list[tuple[int, ...]]:
-    """Return the numbers of the prompts of each batch, from 0: their order, but each batch has a single group.
+def batches_of(prompts: Sequence[PromptText], size: int) -> list[tuple[range, ...]]:
+    """Return the conversations of each batch: their order, but each batch has a single group.
 
     The time of a batch is then that of its group.
 
     Args:
         prompts: The prompts of a task.
-        size: The most prompts of a batch.
+        size: The most conversations of a batch.
+
+    Returns:
+        For each batch, the numbers of the turns of each conversation, from 0. Most have a single turn.
     """
-    by_group: dict[tuple[str, ...], list[int]] = {}
-    for number, prompt in enumerate(prompts):
-        by_group.setdefault(prompt.group, []).append(number)
+    every = conversations(prompts)
+    by_group: dict[tuple[str, ...], list[range]] = {}
+    for turns in every:
+        by_group.setdefault(prompts[turns.start].group, []).append(turns)
     # One at a time, the order of the prompts stays, so that drafters that remember are as without groups.
-    parts = by_group.values() if size > 1 else [range(len(prompts))]
+    parts = by_group.values() if size > 1 else [every]
     return [tuple(part[start : start + size]) for part in parts for start in range(0, len(part), size)]
+
+
+def decoded_together(prompts: Sequence[PromptText], size: int) -> list[tuple[int, ...]]:
+    """Return the numbers of the prompts that are decoded together: of each batch, one turn after the other.
+
+    Args:
+        prompts: The prompts of a task.
+        size: The most conversations of a batch.
+    """
+    return [
+        tuple(turns[turn] for turns in batch if turn < len(turns))
+        for batch in batches_of(prompts, size)
+        for turn in range(max(map(len, batch)))
+    ]

@@ -26,6 +26,22 @@ def plain_messages(messages: Sequence[Message]) -> tuple[Message, ...]:
     return tuple(_plain(message, f"message {number}") for number, message in enumerate(messages, start=1))
 
 
+def turns_of(messages: Sequence[Message]) -> list[tuple[Message, ...]]:
+    """Return the messages before each answer of the target, as far as those are not given.
+
+    A user who speaks again, after a user or a tool, has been answered in between.
+
+    Args:
+        messages: The messages of a chat.
+    """
+    turns: list[list[Message]] = [[]]
+    for message in messages:
+        if message.get("role") == "user" and turns[-1] and turns[-1][-1].get("role") in ("user", "tool"):
+            turns.append([])
+        turns[-1].append(message)
+    return [tuple(turn) for turn in turns]
+
+
 def message_problems(message: Any, name: str) -> list[str]:
     """Return what is wrong with a message of `plain_messages`, or would leave it without text.
 

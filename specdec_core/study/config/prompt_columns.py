@@ -37,7 +37,7 @@ class Columns:
         if self.template is not None:
             picked["prompt"] = _filled(self.template, row)
         elif "prompt" in picked:
-            picked["prompt"] = _text(picked["prompt"], self.names["prompt"])
+            picked |= _said(picked.pop("prompt"), self.names["prompt"])
         return picked
 
     def group_of(self, row: Row) -> tuple[str, ...]:
@@ -129,16 +129,26 @@ def _text(value: Any, column: str) -> str:
     return first
 
 
-_QUESTION = {"prompt": "turns", "id": "question_id", "source": "category"}
+def _said(value: Any, column: str) -> dict[str, Any]:
+    """Return a text as a prompt, and several as the turns of a user."""
+    if not isinstance(value, list):
+        return {"prompt": _text(value, column)}
+    if not value or not all(isinstance(text, str) for text in value):
+        wrong = next((text for text in value if not isinstance(text, str)), value)
+        raise PromptError(f"column {column!r} must hold texts, the turns of a user; given {kind_of(wrong)}.")
+    return {"messages": [{"role": "user", "content": text} for text in value]}
+
+
+_QUESTION = {"said": "turns", "id": "question_id", "source": "category"}
 """Keys of a question of SPEED-Bench, Spec-Bench or MT-Bench."""
-_HUB_QUESTION = {"prompt": "prompt", "id": "prompt_id", "source": "category"}
+_HUB_QUESTION = {"said": "prompt", "id": "prompt_id", "source": "category"}
 """Keys of a question of MT-Bench as it is on the hub."""
 
 
 def _own_keys(row: Row) -> Mapping[str, Any]:
-    """Return a row with specdec's keys as it is, and the first turn of a question of a benchmark.
+    """Return a row with specdec's keys as it is, and a question of a benchmark as the turns of a user.
 
-    Later turns follow the model's own answers, and references are those of all turns.
+    Its references are those of all turns.
     """
     values = row.values
     if isinstance(values.get("prompt"), list):
@@ -155,4 +165,5 @@ def _own_keys(row: Row) -> Mapping[str, Any]:
     else:
         return values
     picked = {key: values[name] for key, name in question.items() if name in values}
-    return {**picked, "prompt": _text(picked["prompt"], question["prompt"])}
+    turns = picked.pop("said")
+    return {**picked, **_said(turns if isinstance(turns, list) else [turns], question["said"])}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
+from itertools import pairwise
 
 from specdec_core.interface.errors import PromptError
 from specdec_core.models.chat_template import Message
@@ -31,6 +32,8 @@ class PromptText:
         source: Where it comes from; only shown.
         tokens: Ids of the target's tokens, to which nothing is added.
         group: The values of the columns that group the prompts; empty without them.
+        turn: Number of the turn. Later turns of a conversation follow the one before, and have the messages after
+            the target's answer to it.
     """
 
     id: str
@@ -40,6 +43,13 @@ class PromptText:
     source: str | None = None
     tokens: tuple[int, ...] | None = None
     group: tuple[str, ...] = ()
+    turn: int = 1
+
+
+def conversations(prompts: Sequence[PromptText]) -> list[range]:
+    """Return the indices of the turns of each conversation; a prompt that nothing follows is one of them."""
+    starts = [index for index, prompt in enumerate(prompts) if prompt.turn == 1]
+    return [range(start, end) for start, end in pairwise([*starts, len(prompts)])]
 
 
 def read_rows(rows: Iterable[Row], columns: Columns, limit: int | None = None) -> list[PromptText]:

@@ -5,19 +5,19 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from specdec_core.interface.errors import ModelError, PromptError, reading
 from specdec_core.interface.files import input_path, open_text
-from specdec_core.models.chat_template import render_chat
+from specdec_core.models.chat_template import Turn, render_chat
 from specdec_core.registry import shipped_file
 from specdec_core.study.config.benchmarks import check_placeholders
-from specdec_core.study.config.messages import plain_messages
-from specdec_core.study.config.prompt_file import PromptText, read_rows
+from specdec_core.study.config.messages import plain_messages, turns_of
+from specdec_core.study.config.prompt_file import PromptText, conversations, read_rows
 from specdec_core.study.config.prompt_rows import dataset_rows, file_rows, shuffled
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from specdec_core.study.config.schema import PromptsConfig
@@ -25,19 +25,27 @@ if TYPE_CHECKING:
 _MAX_TEMPLATE = 1_000_000
 """The most bytes of a chat template."""
 
+ReadyPrompt: TypeAlias = str | list[int] | Turn
+"""A text, token ids, or a turn of a conversation."""
+
 __all__ = [
     "PromptText",
+    "ReadyPrompt",
     "as_chat",
+    "conversations",
     "encode_prompts",
     "fingerprint_prompts",
     "read_chat_template",
     "read_prompts",
     "read_template",
+    "render_prompt",
 ]
 
 
 def read_prompts(config: PromptsConfig, folder: Path) -> tuple[PromptText, ...]:
     """Return the prompts of a study: at least one, none of them empty, with unique ids.
+
+    A conversation is as many prompts as it has turns, one after the other.
 
     Args:
         config: Settings of the prompts.
@@ -49,11 +57,12 @@ def read_prompts(config: PromptsConfig, folder: Path) -> tuple[PromptText, ...]:
     """
     config = config.spelled_out(folder)
     name, found = _read(config, folder)
-    check_placeholders(name, ((one.id, one.text or "") for one in found))
+    check_placeholders(name, ((one.id, text) for one in found for text in _texts(one)))
     if not found:
         raise PromptError(f"{name} has no prompts; add at least one.")
     if config.chat:
         found = [as_chat(prompt, config.system) for prompt in found]
+    found = [turn for prompt in found for turn in _turns(prompt, first=config.turns == "first")]
     template = read_chat_template(config, folder)
     if template is not None and all(prompt.messages is None for prompt in found):
         raise PromptError(
@@ -61,6 +70,27 @@ def read_prompts(config: PromptsConfig, folder: Path) -> tuple[PromptText, ...]:
             "`chat_template`."
         )
     return tuple(found)
+
+
+def _texts(prompt: PromptText) -> Iterator[str]:
+    yield prompt.text or ""
+    yield from (str(message.get("content")) for message in prompt.messages or ())
+
+
+def _turns(prompt: PromptText, *, first: bool) -> list[PromptText]:
+    """Return the turns of a prompt, or only the first."""
+    if prompt.messages is None:
+        return [prompt]
+    said = turns_of(prompt.messages)[: 1 if first else None]
+    if prompt.references and len(said) > 1:
+        raise PromptError(
+            f"prompt {prompt.id!r} has {len(said)} turns and a reference, which says nothing of the turn it "
+            "belongs to. Remove the reference, or set `turns: first`."
+        )
+    return [
+        replace(prompt, id=prompt.id if turn == 1 else f"{prompt.id} turn {turn}", messages=messages, turn=turn)
+        for turn, messages in enumerate(said, start=1)
+    ]
 
 
 def read_chat_template(config: PromptsConfig, folder: Path) -> str | None:
@@ -96,11 +126,11 @@ def read_template(path: Path) -> str:
 
 def encode_prompts(
     prompts: Sequence[PromptText], tokenizer: Any, *, model: str, chat_template: str | None = None
-) -> list[str | list[int]]:
-    """Return prompts in the form that a `Decoder` takes: texts and token ids unchanged, chats as token ids.
+) -> list[ReadyPrompt]:
+    """Return prompts in the form that a decoder takes: texts and token ids unchanged, chats as token ids.
 
     The template renders a chat with a generation prompt after the last message. It also writes the special tokens;
-    the tokenizer adds none.
+    the tokenizer adds none. A conversation of several turns is rendered while it is decoded.
 
     Args:
         prompts: The prompts as read.
@@ -111,10 +141,21 @@ def encode_prompts(
     Raises:
         PromptError: If a chat has no tokenizer or no template, or the template refuses it.
     """
-    return [_encoded(prompt, tokenizer, model, chat_template) for prompt in prompts]
+    ready: list[ReadyPrompt] = []
+    for turns in conversations(prompts):
+        if len(turns) == 1:
+            one = prompts[turns[0]]
+            ready.append(render_prompt(one, tokenizer, model=model, chat_template=chat_template))
+        else:
+            each = [prompts[turn] for turn in turns]
+            ready += [Turn(one.messages or (), f"prompt {one.id!r}", chat_template) for one in each]
+    return ready
 
 
-def _encoded(prompt: PromptText, tokenizer: Any, model: str, chat_template: str | None) -> str | list[int]:
+def render_prompt(
+    prompt: PromptText, tokenizer: Any, *, model: str, chat_template: str | None = None
+) -> str | list[int]:
+    """Return a prompt that no turn precedes as `encode_prompts` does, whatever follows it."""
     if prompt.tokens is not None:
         return list(prompt.tokens)
     if prompt.text is not None:
@@ -135,19 +176,18 @@ def as_chat(prompt: PromptText, system: str | None = None) -> PromptText:
         system: The system message before it.
 
     Raises:
-        PromptError: There is a system message, and the prompt is already a chat; or it is token ids.
+        PromptError: There is a system message, and the chat has one; or the prompt is token ids.
     """
     if prompt.tokens is not None:
         raise PromptError(f"prompt {prompt.id!r} is token ids; a message of a chat is a text. Leave `chat` out.")
-    if prompt.text is None:
-        if system is not None:
+    said = prompt.messages or ({"role": "user", "content": prompt.text},)
+    if system is not None:
+        if said[0].get("role") == "system":
             raise PromptError(
-                f"prompt {prompt.id!r} is already a chat; add the system message to its `messages`, and leave "
-                "`system` out."
+                f"prompt {prompt.id!r} begins with a system message; leave `system` out, or remove the message."
             )
-        return prompt
-    before = [] if system is None else [{"role": "system", "content": system}]
-    return replace(prompt, text=None, messages=(*before, {"role": "user", "content": prompt.text}))
+        said = ({"role": "system", "content": system}, *said)
+    return replace(prompt, text=None, messages=said)
 
 
 def fingerprint_prompts(prompts: Sequence[PromptText], chat_template: str | None = None) -> str:
@@ -168,7 +208,8 @@ def in_both(prompts: Sequence[PromptText], others: Sequence[PromptText]) -> list
 
 
 def _content(prompt: PromptText) -> tuple[Any, ...]:
-    return (prompt.text, prompt.messages) if prompt.tokens is None else (prompt.tokens,)
+    content = (prompt.text, prompt.messages) if prompt.tokens is None else (prompt.tokens,)
+    return content if prompt.turn == 1 else (*content, prompt.turn)
 
 
 def _read(config: PromptsConfig, folder: Path) -> tuple[str, list[PromptText]]:

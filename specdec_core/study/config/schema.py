@@ -39,7 +39,7 @@ class ColumnsConfig(_Part):
     """Columns of a file or dataset, or keys of its JSON objects. Only those that are named are read."""
 
     prompt: str | None = None
-    """Holds the text; of a list, the first. Same as `column`."""
+    """Holds the text, or a list of texts: the turns of a user. Same as `column`."""
     messages: str | None = None
     """Holds the messages of a chat, instead of a text."""
     reference: str | None = None
@@ -106,7 +106,9 @@ class PromptsConfig(_Part):
     chat: bool | None = None
     """Treat each text as a user message, for the chat template; by default only those of a benchmark."""
     system: Annotated[str, Field(min_length=1)] | None = None
-    """System message before each text; requires `chat`."""
+    """System message before each text, and before chats without one; requires `chat`."""
+    turns: Literal["all", "first"] = "all"
+    """Turns of a conversation that are decoded, each after the target's own answers: `all` or the `first`."""
     shuffle: Annotated[int, Field(ge=0)] | None = None
     """Seed of a random order; with `limit`, of a random sample. By default the order of the source."""
     limit: Annotated[int, Field(ge=1)] | None = None

@@ -62,6 +62,7 @@ def output_lines(study: Study, outputs: Outputs) -> Iterator[dict[str, Any]]:
                     "task": task.name,
                     "run": run.name,
                     "prompt": prompt.id,
+                    "turn": prompt.turn,
                     "source": prompt.source,
                     **({"group": list(prompt.group)} if prompt.group else {}),
                     "text": output.text,

@@ -5,12 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from specdec_core.decoding import Decoder, check_prompts, make_drafter, make_gamma, make_lenience, make_rule
+from specdec_core.decoding import (
+    Decoder,
+    check_converses,
+    check_prompts,
+    make_drafter,
+    make_gamma,
+    make_lenience,
+    make_rule,
+)
 from specdec_core.interface.settings import SamplingSettings, TargetConfig
 from specdec_core.models import LoadedModel
 from specdec_core.models.inflation import load_inflated
 from specdec_core.registry import Registry
-from specdec_core.study.config.prompts import PromptText, encode_prompts
+from specdec_core.study.config.prompts import PromptText, ReadyPrompt, encode_prompts, render_prompt
 from specdec_core.study.config.study import Run
 
 
@@ -29,8 +37,10 @@ def load_target(config: TargetConfig, folder: Path = Path()) -> LoadedModel:
 
 def ready_prompts(
     target: LoadedModel, prompts: Sequence[PromptText], chat_template: str | None = None
-) -> list[str | list[int]]:
+) -> list[ReadyPrompt]:
     """Return prompts in the form that a decoder takes, after checking all of them.
+
+    Of conversations, the first turns are checked; the others follow answers.
 
     Args:
         target: The loaded target.
@@ -40,10 +50,25 @@ def ready_prompts(
     Raises:
         PromptError: If a chat has no tokenizer or no template, or the target cannot take some prompts. The message
             then has a line for each of the first of them.
+        ConfigError: If a conversation has several turns, and the target is an encoder-decoder model.
     """
-    encoded = encode_prompts(prompts, target.tokenizer, model=target.name, chat_template=chat_template)
-    check_prompts(target, encoded, [repr(prompt.id) for prompt in prompts])
-    return encoded
+    opening = opening_prompts(target, prompts, chat_template)
+    if len(opening) == len(prompts):
+        return list(opening)
+    check_converses(target)
+    return encode_prompts(prompts, target.tokenizer, model=target.name, chat_template=chat_template)
+
+
+def opening_prompts(
+    target: LoadedModel, prompts: Sequence[PromptText], chat_template: str | None = None
+) -> list[str | list[int]]:
+    """Return prompts as `ready_prompts` does; of conversations, only the first turns."""
+    first = [prompt for prompt in prompts if prompt.turn == 1]
+    rendered = [
+        render_prompt(one, target.tokenizer, model=target.name, chat_template=chat_template) for one in first
+    ]
+    check_prompts(target, rendered, [repr(prompt.id) for prompt in first])
+    return rendered
 
 
 def make_decoder(

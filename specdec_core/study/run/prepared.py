@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from time import thread_time
 from typing import TypeAlias
 
-from specdec_core.decoding import BatchResult, Metrics, PluginFailure, Prompt
+from specdec_core.decoding import BatchResult, Generation, Metrics, PluginFailure, answers
 from specdec_core.interface.errors import OutOfMemoryError
 from specdec_core.interface.settings import GenerationSettings, SamplingSettings
 from specdec_core.models import LoadedModel
 from specdec_core.models.fast.packing import describe_hardware
 from specdec_core.registry import Registry
+from specdec_core.study.config.prompts import ReadyPrompt
 from specdec_core.study.config.study import Run
 from specdec_core.study.report.quality import Output
 from specdec_core.study.run.factory import make_decoder
@@ -21,8 +23,8 @@ from specdec_core.study.run.repeats import Repeat
 
 _WARM_UP_TOKENS = 8
 
-Batch: TypeAlias = tuple[Sequence[Prompt], Sequence[int]]
-"""Prompts that are decoded together, and their seeds."""
+Batch: TypeAlias = tuple[Sequence[Sequence[ReadyPrompt]], Sequence[Sequence[int]]]
+"""Conversations that are decoded together, most of a single turn, and a seed for each turn."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +37,7 @@ class RunJob:
         sampling: Sampling settings of the target.
         generation: Length limits and the seed.
         batches: The prompts, in the form that a decoder takes.
-        batch_size: Number of prompts of a full batch.
+        batch_size: Number of conversations of a full batch.
         folder: Base for relative paths.
         plugin_timeout: Seconds that one call into a plugin may take; see `Decoder`.
         halve: Decode a batch in halves where memory is short.
@@ -88,7 +90,8 @@ class PreparedRun:
             slow = constraint.model_copy(update={"fast_forward": False})
             self._generation = job.generation.model_copy(update={"constraint": slow})
         short = min(_WARM_UP_TOKENS, self._generation.max_new_tokens)
-        for _ in self._decode(job.batches[0], self._generation.model_copy(update={"max_new_tokens": short})):
+        first = [turns[:1] for turns in job.batches[0][0]], job.batches[0][1]
+        for _ in self._decode(first, self._generation.model_copy(update={"max_new_tokens": short})):
             pass
 
     def measure(self, number: int, progress: Callable[[float], None]) -> Repeat:
@@ -108,24 +111,24 @@ class PreparedRun:
         if drafter is not None:
             drafter.reset()
         for batch in job.warmup if remembers else ():
-            for warm in self._decode(batch, self._generation):
+            for _, warm in chain(*self._decode(batch, self._generation)):
                 failures += warm.failures
                 notes.update(dict.fromkeys(warm.notes))
         for done, batch in enumerate(job.batches):
             if done:
                 progress(done / len(job.batches))
             before = thread_time()
-            results = list(self._decode(batch, self._generation))
+            parts = list(self._decode(batch, self._generation))
             cpu_seconds += thread_time() - before
-            if len(results) > 1:
+            if len(parts) > 1:
                 notes[f"batches of {len(batch[0])} did not fit in memory; they were decoded in parts."] = None
-            for result in results:
+            for _, result in chain(*parts):
                 metrics += result.metrics
                 failures += result.failures
                 notes.update(dict.fromkeys(result.notes))
-                best = result.sequences[:: job.generation.num_return_sequences]
-                outputs += [Output(one.tokens, one.text, one.metrics) for one in best]
-                seconds += [one.seconds for one in best]
+            for one in chain(*(_in_order(turns, job.generation.num_return_sequences) for turns in parts)):
+                outputs.append(Output(one.tokens, one.text, one.metrics))
+                seconds.append(one.seconds)
         return Repeat(
             *(job.task, job.run.name, number, metrics, tuple(failures), tuple(outputs)),
             request_seconds=tuple(seconds),
@@ -137,16 +140,31 @@ class PreparedRun:
             varies=gamma is not None and gamma.varies,
         )
 
-    def _decode(self, batch: Batch, generation: GenerationSettings) -> Iterator[BatchResult]:
+    def _decode(self, batch: Batch, generation: GenerationSettings) -> Iterator[_Turns]:
         """Decode a batch; where memory is short and the study allows it, in halves."""
-        prompts, seeds = batch
+        conversations, seeds = batch
         try:
-            yield self._decoder.generate(prompts, generation, seeds=seeds)
-            return
+            turns = list(answers(self._decoder, conversations, generation, seeds=seeds))
         except OutOfMemoryError:
-            if not self._job.halve or len(prompts) == 1:
+            if not self._job.halve or len(conversations) == 1:
                 raise
+        else:
+            yield turns
+            return
         # Outside of the handler, which holds what the batch has allocated.
-        half = (len(prompts) + 1) // 2
+        half = (len(conversations) + 1) // 2
         for part in (slice(half), slice(half, None)):
-            yield from self._decode((prompts[part], seeds[part]), generation)
+            yield from self._decode((conversations[part], seeds[part]), generation)
+
+
+_Turns: TypeAlias = Sequence[tuple[Sequence[int], BatchResult]]
+"""The result of each turn, and the conversations whose turn it is."""
+
+
+def _in_order(turns: _Turns, returned: int) -> Iterator[Generation]:
+    """Yield the best answers of one conversation after the other."""
+    found: dict[int, list[Generation]] = {}
+    for going, result in turns:
+        for number, best in zip(going, result.sequences[::returned], strict=True):
+            found.setdefault(number, []).append(best)
+    return (one for number in sorted(found) for one in found[number])

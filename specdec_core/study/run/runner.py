@@ -198,7 +198,8 @@ class _Runs:
             self._progress.advance(len(self._session.finished) + share, f"{run.name}, repeat {number}")
 
         repeat = self._ready[task.name, run.name].measure(number, progress)
-        repeat = repeat.in_order([n for batch in self._numbers(task) for n in batch])
+        batches = batches_of(task.prompts, self._study.config.batch_size)
+        repeat = repeat.in_order([number for batch in batches for talk in batch for number in talk])
         note = f"{run.name}, repeat {number}: {repeat.metrics.tokens_per_second:.1f} tokens/s"
         if self._study.config.timing:
             repeat = replace(repeat, turn=turns(task, number).index(run) + 1)
@@ -211,6 +212,8 @@ class _Runs:
     def _batches(self, task: Task, *, warmup: bool = False) -> Iterator[Batch]:
         """Yield the batches of prompts with their seeds, which are the same in every repeat, run and batch size.
 
+        The turns of a conversation stay together.
+
         Args:
             task: The task.
             warmup: Yield those of the warm-up prompts.
@@ -218,14 +221,13 @@ class _Runs:
         Raises:
             PromptError: If the target cannot take some of the prompts; every line begins with the task's name.
         """
+        texts = task.warmup if warmup else task.prompts
         try:
-            prompts = self._targets.prompts(task, task.warmup if warmup else task.prompts)
+            prompts = self._targets.prompts(task, texts)
         except PromptError as error:
             raise PromptError("\n".join(map(task.with_task, str(error).splitlines()))) from error
         first = len(task.prompts) if warmup else 0  # other seeds
-        for batch in self._numbers(task, warmup=warmup):
-            yield [prompts[n] for n in batch], [row_seed(task.generation.seed, first + n) for n in batch]
-
-    def _numbers(self, task: Task, *, warmup: bool = False) -> list[tuple[int, ...]]:
-        """Return the numbers of the prompts of each batch."""
-        return batches_of(task.warmup if warmup else task.prompts, self._study.config.batch_size)
+        seed = task.generation.seed
+        for batch in batches_of(texts, self._study.config.batch_size):
+            turns = [[prompts[number] for number in talk] for talk in batch]
+            yield turns, [[row_seed(seed, first + number) for number in talk] for talk in batch]

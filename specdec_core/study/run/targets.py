@@ -15,7 +15,7 @@ from specdec_core.cluster import Pool
 from specdec_core.interface.errors import PluginError
 from specdec_core.interface.settings import TargetConfig
 from specdec_core.models.fast.packing import describe_hardware
-from specdec_core.study.config.prompts import PromptText
+from specdec_core.study.config.prompts import PromptText, ReadyPrompt
 from specdec_core.study.config.study import Task
 from specdec_core.study.run.factory import ready_prompts
 from specdec_core.study.run.isolated import IsolatedPool, ProcessEndedError
@@ -64,9 +64,9 @@ class Targets:
         found: str = self._of(task.target).ask(_device, timed=not self.side_by_side)
         return found
 
-    def prompts(self, task: Task, prompts: Sequence[PromptText]) -> list[str | list[int]]:
+    def prompts(self, task: Task, prompts: Sequence[PromptText]) -> list[ReadyPrompt]:
         """Return prompts of a task in the form that a decoder takes, after checking all of them."""
-        ready: list[str | list[int]] = self._of(task.target).ask(
+        ready: list[ReadyPrompt] = self._of(task.target).ask(
             _prompts, prompts, task.chat_template, timed=not self.side_by_side
         )
         return ready
@@ -158,7 +158,7 @@ def _device(target: TargetJob) -> str:
     return describe_hardware(worker().target(target))
 
 
-def _prompts(target: TargetJob, prompts: Sequence[PromptText], template: str | None) -> list[str | list[int]]:
+def _prompts(target: TargetJob, prompts: Sequence[PromptText], template: str | None) -> list[ReadyPrompt]:
     return ready_prompts(worker().target(target), prompts, template)
 
 

@@ -19,7 +19,7 @@ from tests.tiny import FAMILIES, tiny_model
 
 PROMPTS = ((2, 3, 5, 2, 3, 7, 9), (4, 6), (5, 5, 4, 3))
 SEEDS = (11, 12, 13)
-JOB = TextJob(PROMPTS, numbers=(0, 1, 2), samples=(0, 0, 0), seeds=SEEDS)
+JOB = TextJob(tuple((one,) for one in PROMPTS), ((0,), (1,), (2,)), (0, 0, 0), tuple((seed,) for seed in SEEDS))
 SETTINGS = {
     "greedy": SamplingSettings(temperature=0),
     "plain": SamplingSettings(),

@@ -312,7 +312,8 @@ def test_an_import_of_what_was_recorded_is_the_record(read, tmp_path):
     )
     task = study.tasks[0]
     ids = tuple(tuple(loaded.tokenizer(prompt)["input_ids"]) for prompt in prompts)
-    texts = record_texts(loaded, TextJob(ids, (0, 1), (0, 0), (1, 2)), task.sampling, task.generation)
+    job = TextJob(tuple((one,) for one in ids), ((0,), (1,)), (0, 0), ((1,), (2,)))
+    texts = record_texts(loaded, job, task.sampling, task.generation)
     lines = [
         {
             "prompt": prompt,

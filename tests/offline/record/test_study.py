@@ -244,8 +244,8 @@ def test_a_task_without_a_part_learns_what_differs(study, model_folder, tmp_path
 def test_seeds_are_those_of_row_seed(study, tmp_path, monkeypatch):
     jobs = watched_jobs(monkeypatch)
     record_study(study, tmp_path / "r", Watcher(), RecordOptions(samples=2, rows=100))
-    assert jobs[0].seeds == tuple(row_seed(3, n) for n in range(4))
-    assert jobs[1].seeds[:4] == (row_seed(3, 0), row_seed(3, 4), row_seed(3, 1), row_seed(3, 5))
+    assert jobs[0].seeds == tuple((row_seed(3, n),) for n in range(4))
+    assert jobs[1].seeds[:4] == tuple((row_seed(3, n),) for n in (0, 4, 1, 5))
 
 
 def test_a_full_disk_is_said_and_what_is_stored_stays(study, tmp_path, monkeypatch):

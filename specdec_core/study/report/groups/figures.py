@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 
-from specdec_core.study.config.grouping import Group, batches_of, groups_of
+from specdec_core.study.config.grouping import Group, decoded_together, groups_of
 from specdec_core.study.config.study import BASELINE
 from specdec_core.study.report.expectation import MIN_COUNT
 from specdec_core.study.report.groups.counts import CountsByPrompt, Floats, counts_by_prompt
@@ -140,7 +140,7 @@ def summarise_groups(
     if not groups or not numbers:
         return {}
     replayed = any(one.by_prompt for repeats in runs.values() for one in repeats.values())
-    batches = batches_of(prompts, 1 if replayed else batch_size)
+    batches = decoded_together(prompts, 1 if replayed else batch_size)
     counted = {
         name: counts_by_prompt([repeats[number] for number in sorted(numbers)], batches)
         for name, repeats in runs.items()

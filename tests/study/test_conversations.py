@@ -1,0 +1,189 @@
+"""Studies of conversations: each turn follows the answers of the run that decodes it."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+
+from specdec_core import compare, load_model
+from specdec_core.decoding import Decoder, row_seed
+from specdec_core.interface import ConfigError
+from specdec_core.interface.errors import OutOfMemoryError
+from specdec_core.offline.record.recording import RecordOptions, record_study
+from specdec_core.offline.record.tasks import part_for
+from specdec_core.offline.replay.study_replay import replay_study
+from specdec_core.study import load_study
+from specdec_core.study.memory import memory_needs
+from tests.decoding.letters import VOCAB, tiny_tokenizer
+from tests.offline.record.watcher import Watcher
+from tests.tiny import tiny_model
+
+TURNS = (("abcab", "b"), ("acca",), ("cbbc", "aa", "b"))
+LENGTH = 9
+TEMPLATE = (
+    "{% for one in messages %}{{ 'ba' if one.role == 'user' else 'ca' }}{{ one.content }}"
+    "{{ '<eos>' if one.role == 'assistant' else '' }}{% endfor %}ca"
+)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    """A folder with a model over letters, whose tokenizer has a chat template."""
+    folder = tmp_path_factory.mktemp("model")
+    tokenizer = tiny_tokenizer()
+    tokenizer.chat_template = TEMPLATE
+    tokenizer.save_pretrained(folder)
+    tiny_model("qwen3", VOCAB, 4).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture
+def study_of(model, tmp_path):
+    """Returns a study of the conversations, with some settings replaced."""
+    lines = [json.dumps({"question_id": n, "turns": turns}) for n, turns in enumerate(TURNS, start=80)]
+    (tmp_path / "p.jsonl").write_text("\n".join(lines))
+
+    def made(**changes):
+        return {
+            "target": str(model),
+            "prompts": {"file": str(tmp_path / "p.jsonl")},
+            "sampling": {"temperature": 0},
+            "generation": {"max_new_tokens": LENGTH, "seed": 3},
+            "repeats": 1,
+            "runs": [{"name": "lookup", "drafter": "prompt-lookup", "gamma": 3}],
+            **changes,
+        }
+
+    return made
+
+
+def outputs(folder):
+    return [json.loads(line) for line in (folder / "outputs.jsonl").read_text().splitlines()]
+
+
+def library_answers(target):
+    """Return the greedy answers of the model's own `generate` to each turn of each conversation."""
+    answers = []
+    for turns in TURNS:
+        messages = []
+        for text in turns:
+            messages.append({"role": "user", "content": text})
+            ids = torch.tensor([ids_of(target, messages)])
+            out = target.model.generate(
+                ids, attention_mask=torch.ones_like(ids), max_new_tokens=LENGTH, do_sample=False
+            )
+            answers.append(out[0, ids.shape[1] :].tolist())
+            answer = target.tokenizer.decode(answers[-1], skip_special_tokens=True)
+            messages.append({"role": "assistant", "content": answer})
+    return answers
+
+
+def ids_of(target, messages):
+    return target.tokenizer.apply_chat_template(messages, add_generation_prompt=True)["input_ids"]
+
+
+@pytest.mark.parametrize("batch_size", [1, 2, 3])
+def test_each_turn_has_an_output(study_of, model, tmp_path, batch_size):
+    compare(study_of(batch_size=batch_size), tmp_path / "out", progress=False)
+    written = outputs(tmp_path / "out")
+    expected = library_answers(load_model(model))
+    assert [one["tokens"] for one in written] == expected * 2
+    assert all(one["same_as_baseline"] for one in written)
+    names = [(one["run"], one["prompt"], one["turn"]) for one in written]
+    flat = [("80", 1), ("80 turn 2", 2), ("81", 1), ("82", 1), ("82 turn 2", 2), ("82 turn 3", 3)]
+    assert names == [(run, *turn) for run in ("baseline", "lookup") for turn in flat]
+
+
+def test_sampled_turns_follow_the_answers_of_their_run(study_of, model, tmp_path):
+    compare(study_of(sampling={"temperature": 1.5}), tmp_path / "out", progress=False)
+    written = outputs(tmp_path / "out")
+    target = load_model(model)
+    decoders = {
+        "baseline": Decoder(target, temperature=1.5),
+        "lookup": Decoder(target, "prompt-lookup", gamma=3, temperature=1.5),
+    }
+    messages = []
+    for number, one in enumerate(written):
+        text = [text for turns in TURNS for text in turns][number % 6]
+        messages = (
+            [*messages, {"role": "user", "content": text}]
+            if one["turn"] > 1
+            else [{"role": "user", "content": text}]
+        )
+        seeds = [row_seed(3, number % 6)]
+        alone = decoders[one["run"]].generate([ids_of(target, messages)], max_new_tokens=LENGTH, seeds=seeds)
+        assert list(alone.tokens) == one["tokens"]
+        messages.append({"role": "assistant", "content": one["text"]})
+    assert len({tuple(one["tokens"]) for one in written}) > 8
+
+
+def test_a_finished_study_decodes_nothing_again(study_of, tmp_path, monkeypatch):
+    compare(study_of(), tmp_path / "out", progress=False)
+    before = outputs(tmp_path / "out")
+    monkeypatch.setattr(Decoder, "generate", None)
+    compare(study_of(), tmp_path / "out", progress=False)
+    assert outputs(tmp_path / "out") == before
+    with pytest.raises(ConfigError, match="holds the results of another study"):
+        compare(study_of(prompts={"file": str(tmp_path / "p.jsonl"), "turns": "first"}), tmp_path / "out")
+
+
+def test_batches_that_do_not_fit_are_halved_from_their_first_turn(study_of, tmp_path, monkeypatch):
+    compare(study_of(), tmp_path / "alone", progress=False)
+    real = Decoder.generate
+
+    def short(self, prompts, *rest, **keywords):
+        if len(prompts) > 1 and max(map(len, prompts)) > 18:
+            raise OutOfMemoryError("the memory is full.")
+        return real(self, prompts, *rest, **keywords)
+
+    monkeypatch.setattr(Decoder, "generate", short)
+    found = compare(study_of(batch_size=3, auto_find_batch_size=True), tmp_path / "halved", progress=False)
+    assert [one["tokens"] for one in outputs(tmp_path / "halved")] == [
+        one["tokens"] for one in outputs(tmp_path / "alone")
+    ]
+    assert found.rows[0].counts.tokens == sum(len(one["tokens"]) for one in outputs(tmp_path / "alone")[:6])
+
+
+def test_a_record_of_conversations_is_replayed_turn_by_turn(study_of, tmp_path):
+    study = load_study(study_of())
+    compare(study_of(), tmp_path / "live", progress=False)
+    live = [one["tokens"] for one in outputs(tmp_path / "live") if one["run"] == "baseline"]
+    record = record_study(study, tmp_path / "record", Watcher(), RecordOptions(rows=2))
+    texts = list(record.parts[0])
+    assert [text.tokens.tolist() for text in texts] == live
+    assert [text.number for text in texts] == list(range(6))
+    target = load_model(study.tasks[0].target.model)
+    answer = {"role": "assistant", "content": target.tokenizer.decode(live[0], skip_special_tokens=True)}
+    user = [{"role": "user", "content": text} for text in TURNS[0]]
+    assert list(texts[1].prompt) == ids_of(target, [user[0], answer, user[1]])
+    part = part_for(record, study.tasks[0])
+    replayed = replay_study(study, record, [part], Watcher(), name="a record")
+    (baseline, lookup) = replayed.repeats.values()
+    assert [list(one.tokens) for one in baseline.outputs] == live
+    counted = compare(study_of(), progress=False).rows[1].counts
+    assert (lookup.metrics.tokens, lookup.metrics.accepted) == (counted.tokens, counted.accepted)
+
+
+def test_a_stopped_recording_goes_on_with_whole_conversations(study_of, tmp_path):
+    whole = record_study(load_study(study_of()), tmp_path / "whole", Watcher(), RecordOptions(rows=1))
+    with pytest.raises(KeyboardInterrupt):
+        record_study(load_study(study_of()), tmp_path / "cut", Watcher(stop_at=3), RecordOptions(rows=1))
+    cut = record_study(load_study(study_of()), tmp_path / "cut", Watcher(), RecordOptions(rows=1))
+    assert [text.tokens.tolist() for text in cut.parts[0]] == [text.tokens.tolist() for text in whole.parts[0]]
+
+
+def test_several_samples_of_a_conversation_are_refused(study_of, tmp_path):
+    study = load_study(study_of(sampling={"temperature": 1}))
+    with pytest.raises(ConfigError, match="samples is 2, and a later turn of a conversation follows one answer"):
+        record_study(study, tmp_path / "record", Watcher(), RecordOptions(samples=2))
+
+
+def test_the_memory_of_a_conversation_holds_its_answers(study_of, model):
+    (need, _) = memory_needs(load_study(study_of()))
+    messages = [{"role": "user", "content": text} for text in TURNS[2]]
+    for index in (1, 3):
+        messages.insert(index, {"role": "assistant", "content": ""})
+    prompt = len(ids_of(load_model(model), messages)) + 2 * LENGTH
+    assert need.tokens == prompt + LENGTH + 1
