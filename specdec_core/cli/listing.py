@@ -18,6 +18,7 @@ from specdec_core.cli.options.shared_options import (
 from specdec_core.interface.errors import ConfigError
 from specdec_core.registry import PluginRecord, default_registry
 from specdec_core.study import MAX_RUNS, Run, Study, Task, load_study, study_schema
+from specdec_core.study.config.grouping import grouping_columns
 from specdec_core.study.config.study import with_task
 from specdec_core.study.report.formats import number
 from specdec_core.study.report.layout import Column, Prose, ReportTable, Row, for_terminal
@@ -174,7 +175,7 @@ def _describe(task: Task) -> str:
     beams += "" if constraint is None else f"constrained by a {constraint.form}, "
     scored = " with references" if task.prompts[0].references else ""
     groups = len({prompt.group for prompt in task.prompts})
-    columns = " and ".join(task.prompts_config.group or ())
+    columns = " and ".join(grouping_columns(task.prompts_config))
     scored += f" in {groups} group(s) by {columns}" if columns else ""
     first = sum(prompt.turn == 1 for prompt in task.prompts)
     turns = "" if first == len(task.prompts) else f" with {len(task.prompts)} turns"

@@ -1,23 +1,32 @@
 """Results by group of prompts: figures, their intervals, tested differences, and what the files say."""
 
 import csv
+import io
 import json
+import re
 from dataclasses import replace
+from importlib.resources import files
 
 import numpy as np
 import pytest
+from rich.console import Console
 from scipy.stats import binom
 
 from specdec_core.decoding import Metrics, RequestMetrics
 from specdec_core.interface.errors import ConfigError
+from specdec_core.study import compare
 from specdec_core.study.config.grouping import batches_of, decoded_together, groups_of
 from specdec_core.study.config.prompts import PromptText
 from specdec_core.study.report import resampling
 from specdec_core.study.report.groups.figures import summarise_groups
+from specdec_core.study.report.groups.tables import matrix_tables
+from specdec_core.study.report.html.heat_map import LEVELS
+from specdec_core.study.report.layout import for_terminal
 from specdec_core.study.report.quality import Output
 from specdec_core.study.report.summary import summarise
 from specdec_core.study.run.repeats import Repeat
 from specdec_core.study.run.runner import run_study
+from tests.study.page_elements import Elements
 from tests.study.toy_study import Recorder
 
 
@@ -168,8 +177,6 @@ def test_all_prompts_have_the_figures_of_the_run(rows, result_of):
 
 
 def test_files_have_rows_for_each_group(rows, study, tmp_path):
-    from specdec_core.study import compare
-
     found = compare(study(), tmp_path / "out", progress=False)
     lines = [json.loads(line) for line in (tmp_path / "out" / "results.jsonl").read_text().splitlines()]
     for line, summary in zip(lines, found.rows, strict=True):
@@ -180,7 +187,9 @@ def test_files_have_rows_for_each_group(rows, study, tmp_path):
         assert {one["other"] for one in line["groups"][0]["differences"]} <= {one["name"] for one in lines}
     table = list(csv.DictReader((tmp_path / "out" / "summary.csv").read_text().splitlines()))
     assert [row["group"] for row in table[:5]] == ["", "x", "y", "z", "all"]
-    assert table[6]["block_efficiency_low"] <= table[6]["block_efficiency"] <= table[6]["block_efficiency_high"]
+    low, value, high = (float(table[9][f"block_efficiency{end}"]) for end in ("_low", "", "_high"))
+    assert low <= value <= high
+    assert table[6]["block_efficiency_low"] == ""  # of three prompts
     outputs = [json.loads(line) for line in (tmp_path / "out" / "outputs.jsonl").read_text().splitlines()]
     assert [one["group"] for one in outputs[:6]] == [[row["kind"]] for row in ROWS]
     frame = found.to_pandas()
@@ -201,3 +210,61 @@ def test_other_groups_need_no_decoding_unless_batches_differ(rows, study, tmp_pa
         assert len(beside.request_seconds) == len(ROWS)
     with pytest.raises(ConfigError, match="another study"):
         run_study(study(None, "batch_size=2", "prompts.group=tier"), Recorder(), output=tmp_path / "two")
+
+
+def luminance(colour):
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in (x / 255 for x in colour)]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+@pytest.mark.parametrize("scheme", [0, 1], ids=["light", "dark"])
+def test_text_on_the_strongest_colour_can_be_read(scheme):
+    css = files("specdec_core.study.report").joinpath("templates/report.css").read_text()
+    colours = re.findall(r":root \{(.*?)\}", css, re.DOTALL)[scheme]
+    page, ink, bar = (
+        bytes.fromhex(re.search(rf"--{name}: #(\w+)", colours)[1]) for name in ("page", "ink", "bar")
+    )
+    share = int(re.search(rf"level-{LEVELS} {{ --shade: (\d+)%", css)[1]) / 100
+    mixed = [share * one + (1 - share) * other for one, other in zip(bar, page, strict=True)]
+    light, dark = sorted((luminance(mixed), luminance(ink)), reverse=True)
+    assert (light + 0.05) / (dark + 0.05) > 4.5
+
+
+def test_a_cell_of_the_report_leads_to_its_prompts_texts_and_steps(rows, study, tmp_path):
+    found = compare(study(None, "prompts.group=[kind, tier]"), tmp_path / "out", progress=False)
+    page = Elements(found.report.read_text())
+    ids = [attributes.get("id") for _, attributes, _ in page.all]
+    targets = [one["href"].removeprefix("#") for one in page.of("a") if one["href"].startswith("#group-")]
+    assert set(targets) <= set(ids)
+    assert len(targets) == len(found.rows[0].groups) * (3 * 2 + 3)  # tokens/s of the baseline, too
+    text = "\n".join(page.texts)
+    assert "Block efficiency by kind and tier" in text
+    accepted, drafted = found_steps(tmp_path / "out", "echo-2", "1")
+    steps = " ".join(str(n) if k == 2 else f"{n}/{k}" for n, k in zip(accepted, drafted, strict=True))
+    assert f"Accepted of each draft of 2: {steps}" in text
+    assert page.of("details")
+
+
+def found_steps(folder, run, prompt):
+    lines = (json.loads(line) for line in (folder / "outputs.jsonl").read_text().splitlines())
+    (one,) = (line for line in lines if (line["run"], line["prompt"]) == (run, prompt))
+    figures = one["metrics"]["speculative_decoding"]
+    return figures["per_step_accepted"], figures["per_step_drafted"]
+
+
+def test_a_narrow_terminal_shows_a_matrix_in_parts(rows, result_of):
+    tables = matrix_tables(summarise(result_of()))
+    assert [one.title for one in tables] == [
+        "Block efficiency by kind",
+        "Acceptance rate by kind",
+        "Tokens/s by kind",
+        "Speed-up by kind",
+    ]
+    for width in (30, 80):
+        console = Console(file=io.StringIO(), width=width)
+        console.print(for_terminal(tables[2]), crop=False)
+        lines = console.file.getvalue().splitlines()
+        assert max(map(len, lines)) <= width
+        headings = [line.split() for line in lines if line.split()[:1] == ["kind"]]
+        assert len(headings) == (3 if width == 30 else 1)
+        assert {name for one in headings for name in one} >= {"kind", "prompts", "baseline", "echo-2", "third"}

@@ -5,13 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
+from specdec_core.study.config.benchmarks import BENCHMARKS
 from specdec_core.study.config.prompt_file import conversations
 
 if TYPE_CHECKING:
     from specdec_core.study.config.prompt_file import PromptText
+    from specdec_core.study.config.schema import PromptsConfig
 
 Group: TypeAlias = tuple[str | None, ...]
 """A value for each column that groups the prompts; None stands for all values."""
+
+
+def grouping_columns(config: PromptsConfig) -> tuple[str, ...]:
+    """Return the columns that group the prompts: those that a study states, or those of a benchmark."""
+    known = BENCHMARKS.get(config.benchmark or "", {}).get("group")
+    return config.group or (() if known is None else (known,))
 
 
 def groups_of(prompts: Sequence[PromptText]) -> dict[Group, tuple[int, ...]]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 from specdec_core.interface.errors import ConfigError, unknown_name
 from specdec_core.interface.settings import BEAM_SETTINGS
 from specdec_core.registry import nested_settings
+from specdec_core.study.config.grouping import grouping_columns
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -145,6 +146,7 @@ class Task:
             "generation": self.generation,
         }
         plain = {key: part.model_dump(mode="json") for key, part in parts.items()}
+        plain["prompts"]["group"] = list(grouping_columns(self.prompts_config)) or None
         if self.target.tensor_parallel is None:  # results without it stay as they were
             del plain["target"]["tensor_parallel"]
         if self.generation.beams == 1:  # results without beams stay as they were

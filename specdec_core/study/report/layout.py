@@ -7,7 +7,7 @@ below it names. A table without columns to spare is turned on its side, or print
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from specdec_core.study.report.formats import UNKNOWN, printable, visible, visible_line, wrapped
@@ -67,6 +67,8 @@ class ReportTable:
         notes: Lines below the table.
         title: Line above the table, if there is one.
         unknown: What `UNKNOWN` means in its cells.
+        stub: Number of leading columns that name the rows of a matrix. A narrow terminal shows it in parts, each
+            with these columns and some of the others. 0 for a table that is laid out otherwise.
     """
 
     columns: tuple[Column, ...]
@@ -74,6 +76,7 @@ class ReportTable:
     notes: tuple[str, ...] = ()
     title: str | None = None
     unknown: str = "not measured"
+    stub: int = 0
 
     def all_notes(self) -> list[str]:
         """Return the lines below the table, what its columns show and what `UNKNOWN` means among them."""
@@ -84,13 +87,14 @@ class ReportTable:
 
     def without(self, column: Column) -> ReportTable:
         """Return the table without a column."""
-        kept = [index for index, one in enumerate(self.columns) if one is not column]
-        return ReportTable(
-            tuple(self.columns[index] for index in kept),
-            tuple(Row(tuple(row.cells[index] for index in kept), row.style) for row in self.rows),
-            self.notes,
-            self.title,
-            self.unknown,
+        return self.of([index for index, one in enumerate(self.columns) if one is not column])
+
+    def of(self, columns: Sequence[int]) -> ReportTable:
+        """Return the table with some of its columns, by their indices."""
+        return replace(
+            self,
+            columns=tuple(self.columns[index] for index in columns),
+            rows=tuple(Row(tuple(row.cells[index] for index in columns), row.style) for row in self.rows),
         )
 
     def transposed(self) -> ReportTable:
@@ -148,6 +152,13 @@ class _Fitted:
         while (fitting := _fitting(table, options)) is None and spare:
             left_out.append(spare.pop(0))
             table = table.without(left_out[-1])
+        if fitting is None and table.stub:
+            for part in _parts(table, options):
+                yield from (
+                    _line_per_value(part, options) if (found := _fitting(part, options)) is None else [found]
+                )
+            yield from _notes(table, [], options.max_width)
+            return
         if fitting is None and not left_out:
             sideways = table.transposed()
             fitting = _fitting(sideways, options)
@@ -160,6 +171,18 @@ class _Fitted:
         else:
             yield from _line_per_value(table, options)
         yield from _notes(table, [one for one in self.table.columns if one in left_out], options.max_width)
+
+
+def _parts(table: ReportTable, options: ConsoleOptions) -> Iterator[ReportTable]:
+    """Yield tables that have the columns of a wide one in turn, as many as fit, each with those that name rows."""
+    names = range(table.stub)
+    begin, count = table.stub, len(table.columns)
+    while begin < count:
+        end = begin + 1
+        while end < count and _fitting(table.of([*names, *range(begin, end + 1)]), options) is not None:
+            end += 1
+        yield table.of([*names, *range(begin, end)])
+        begin = end
 
 
 def _fitting(table: ReportTable, options: ConsoleOptions) -> Table | None:

@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 Measure: TypeAlias = Literal["block_efficiency", "alpha", "tokens_per_second", "speedup"]
 MEASURES: tuple[Measure, ...] = ("block_efficiency", "alpha", "tokens_per_second", "speedup")
 """What is reported of each group, under the names that it has for a whole run."""
-_TESTED: tuple[Measure, ...] = ("block_efficiency", "speedup")
+TESTED: tuple[Measure, ...] = ("block_efficiency", "speedup")
+"""The figures whose differences between runs are tested."""
 MAX_COMPARED = 12
 """Runs of a task that are compared pairwise; of more, those with the highest figures over all prompts."""
 _SEED = 1
@@ -42,7 +43,7 @@ class Figure:
 
     Attributes:
         value: The figure.
-        low: Lower end of its 95% confidence interval over prompts like these; None where it is not known.
+        low: Lower end of its 95% confidence interval over prompts like these; None with too few of them.
         high: Its upper end.
         few: Whether it rests on little: on few prompts or batches, steps, or verified draft tokens.
     """
@@ -61,7 +62,7 @@ class GroupDifference:
         other: Name of the other run.
         measure: What differs.
         difference: The figure of the run minus that of the other.
-        low: Lower end of the 95% confidence interval of the difference.
+        low: Lower end of the 95% confidence interval of the difference; None with too few prompts or batches.
         high: Its upper end.
         p: Probability of a difference at least this large by chance, adjusted for all groups and pairs of runs of
             the task; None with too few prompts, batches or repeats for a test.
@@ -153,7 +154,7 @@ def summarise_groups(
         units = [unit for unit, batch in enumerate(batches) if batch[0] in members]
         found[group] = _of_group(counted, members, units if speeds else [])
     timed = replayed or len(numbers) >= MIN_REPEATS
-    differences = _differences(found, _TESTED if timed else _TESTED[:1])
+    differences = _differences(found, TESTED if timed else TESTED[:1])
     return {
         name: tuple(
             GroupSummary(
@@ -232,7 +233,7 @@ def _known(measure: Measure, values: Floats, units: int, few: bool = False) -> I
 
 
 def _interval(values: Floats, units: int) -> tuple[float, float] | tuple[None, None]:
-    if units < 2 or np.isnan(values[1:]).all():
+    if units < MIN_PROMPTS or np.isnan(values[1:]).all():
         return None, None
     low, high = resampled_interval(values[1:], units)
     return min(low, float(values[0])), max(high, float(values[0]))
@@ -248,7 +249,7 @@ def _differences(
         testable: The measures whose differences can be tested.
     """
     adjusted: dict[tuple[Group, str], list[GroupDifference]] = {}
-    for measure in _TESTED:
+    for measure in TESTED:
         compared = _compared(found, measure)
         tested = [
             (group, run, _difference(measure, other, figures[run][measure], figures[other][measure]))

@@ -15,7 +15,15 @@ from specdec_core.study.config.study import BASELINE
 from specdec_core.study.report.certainty import untimed
 from specdec_core.study.report.expectation import MIN_COUNT
 from specdec_core.study.report.formats import visible
+from specdec_core.study.report.groups.tables import (
+    difference_tables,
+    findings,
+    matrices,
+    matrix_notes,
+    nothing_known,
+)
 from specdec_core.study.report.html import charts
+from specdec_core.study.report.html.heat_map import heat_map, prompt_groups, trace
 from specdec_core.study.report.html.pictures import Picture, pictures
 from specdec_core.study.report.replayed import replay_line, replay_of
 from specdec_core.study.report.tables import by_task, quality_table, request_table, results_table
@@ -179,7 +187,21 @@ class _Section:
         self.results = results_table(runs)
         self.requests = request_table(runs)
         self.quality = quality_table(runs)
+        self._by_group(prompts)
         self.diagnosed = [one for one in runs if one.expected.diagnosis is not None]
+
+    def _by_group(self, prompts: Sequence[PromptText]) -> None:
+        """Set what is shown of groups of prompts."""
+        grouped = [one for one in self.runs if one.groups]
+        names = [one.name for one in self.runs]
+        found = matrices(grouped)
+        self.all_prompts = prompts
+        self.heat_maps = [heat_map(one, self.number, names) for one in found]
+        self.group_notes = [*(matrix_notes(found) if found else ()), *filter(None, [nothing_known(grouped)])]
+        self.findings = findings(grouped)
+        self.differences = difference_tables(grouped)
+        groups = [one.group for one in grouped[0].groups] if grouped and prompts else []
+        self.prompt_groups = prompt_groups(prompts, groups, self.number)
 
     @property
     def caption(self) -> str:
@@ -234,7 +256,15 @@ class _Section:
             return found
         return [replace(one, words=f"{one.words}; the baseline's picture") for one in found]
 
-    def outputs(self, index: int) -> Iterator[tuple[str, bool, str, str]]:
+    def efficiency(self, run: RunSummary, index: int) -> str:
+        """Return the tokens per step of a run for a prompt; empty if they are not known."""
+        own = self._written[run.name][index : index + 1]
+        if not own or own[0].metrics is None or not own[0].metrics.steps:
+            return ""
+        tokens, steps = len(own[0].tokens), own[0].metrics.steps
+        return f"{tokens / steps:.2f} ({tokens}/{steps})"
+
+    def outputs(self, index: int) -> Iterator[tuple[str, bool, str, str, str]]:
         """Yield the outputs for a prompt, the baseline first; runs that did not finish it are left out.
 
         Args:
@@ -242,7 +272,7 @@ class _Section:
 
         Yields:
             The name of the run; whether its tokens are those of the baseline; the text, of a greedy run that
-            departs only up to the difference; and the text from there on.
+            departs only up to the difference; the text from there on; and the accepted draft tokens of each step.
         """
         baseline: Output | None = None
         for run in self.runs:
@@ -256,7 +286,7 @@ class _Section:
                 pairs = zip(_text(baseline), text, strict=False)
                 shared = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
                 text, rest = text[:shared], _cut(text[shared:], _MAX_OUTPUT) or " [ends here]"
-            yield run.name, same, _cut(text, _MAX_OUTPUT), rest
+            yield run.name, same, _cut(text, _MAX_OUTPUT), rest, trace(output.metrics)
 
 
 def _text(output: Output) -> str:
