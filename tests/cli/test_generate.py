@@ -164,6 +164,20 @@ def test_a_file_of_chats_with_references(generate, model_folder, template, tmp_p
     assert "prompt 'greeting' begins with a system message" in mixed.stderr
 
 
+def test_turns_of_a_conversation_follow_each_other(generate, model_folder, template, tmp_path):
+    from specdec_core import Decoder, load_model
+
+    turns = {"question_id": 81, "turns": ["a b c", "d", "e f"]}
+    (tmp_path / "p.jsonl").write_text(f"{json.dumps(turns)}\n{json.dumps({'prompt': 'a b c'})}\n")
+    result = generate("--prompts", tmp_path / "p.jsonl", "--chat-template", template)
+    assert result.exit_code == 0, result.output
+    chat = Decoder(load_model(model_folder)).chat(template=template.read_text())
+    said = [chat.send(text, max_new_tokens=10).text for text in turns["turns"]]
+    names = ("81", "81 turn 2", "81 turn 3", "2")
+    expected = zip(names, [*said, text_of(model_folder)], strict=True)
+    assert result.stdout == "".join(f"--- prompt {name}\n{text}\n" for name, text in expected)
+
+
 def test_chats_that_cannot_be_written_out(generate, template, tmp_path):
     chat = {"messages": [{"role": "tool", "content": "a"}]}
     (tmp_path / "p.jsonl").write_text(json.dumps(chat))

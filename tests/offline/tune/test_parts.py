@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -165,6 +166,10 @@ def test_the_finals_hold_the_finalists_and_fewer_prompts(study):
     limited = study(STUDY.replace("prompts: [", "prompts: {{limit: 3, texts: [").replace("e f g]", "e f g]}}"))
     assert final.tasks[0].resolved()["prompts"] == limited.tasks[0].resolved()["prompts"]
     assert finals(loaded, {None: ("three",)}, None).tasks[0].prompts == loaded.tasks[0].prompts
+    (task,) = loaded.tasks
+    turns = tuple(replace(one, turn=1 + number % 2) for number, one in enumerate(task.prompts))
+    whole = finals(replace(loaded, tasks=(replace(task, prompts=turns),)), {None: ("three",)}, 3).tasks[0]
+    assert (len(whole.prompts), whole.prompts_config.limit) == (4, 2)
 
 
 def test_times_are_found_by_the_settings_of_the_drafter(study, tmp_path):
