@@ -15,7 +15,7 @@ from scipy.stats import binom
 from specdec_core.decoding import Metrics, RequestMetrics
 from specdec_core.interface.errors import ConfigError
 from specdec_core.study import compare
-from specdec_core.study.config.grouping import batches_of, decoded_together, groups_of
+from specdec_core.study.config.grouping import batches_of, groups_of
 from specdec_core.study.config.prompts import PromptText
 from specdec_core.study.report import resampling
 from specdec_core.study.report.groups.figures import summarise_groups
@@ -61,16 +61,24 @@ def test_the_groups_of_two_columns_are_cells_and_margins():
     assert groups_of(prompts((), ())) == {}
 
 
+def numbers(batches):
+    return [[list(talk) for talk in batch] for batch in batches]
+
+
 def test_a_batch_has_a_single_group():
-    assert decoded_together(prompts(("a",), ("b",), ("a",), ("a",)), 2) == [(0, 2), (3,), (1,)]
-    assert decoded_together(prompts(("a",), ("b",), ("a",)), 1) == [(0,), (1,), (2,)]
-    assert decoded_together(prompts((), (), ()), 2) == [(0, 1), (2,)]
+    assert numbers(batches_of(prompts(("a",), ("b",), ("a",), ("a",)), 2)) == [[[0], [2]], [[3]], [[1]]]
+    assert numbers(batches_of(prompts(("a",), ("b",), ("a",)), 1)) == [[[0]], [[1]], [[2]]]
+    assert numbers(batches_of(prompts((), (), ()), 2)) == [[[0], [1]], [[2]]]
 
 
-def test_turns_are_decoded_together_with_those_of_other_conversations():
-    turns = [replace(one, turn=turn) for one, turn in zip(prompts(*[()] * 6), (1, 2, 1, 1, 2, 3), strict=True)]
-    assert batches_of(turns, 2) == [(range(2), range(2, 3)), (range(3, 6),)]
-    assert decoded_together(turns, 2) == [(0, 2), (1,), (3,), (4,), (5,)]
+def test_the_turns_of_a_conversation_count_as_one_prompt():
+    turns = [replace(one, turn=turn) for one, turn in zip(prompts(*[("x",)] * 6), (1, 2, 1, 1, 2, 3), strict=True)]
+    assert numbers(batches_of(turns, 2)) == [[[0, 1], [2]], [[3, 4, 5]]]
+    times = (1.0, 2.0, 4.0, 3.0, 3.0, 3.0)
+    rows = [(10, 5, 5, 0, seconds) for seconds in times]
+    (found, *_) = summarise_groups(turns, {"a": {1: repeat(1, rows)}}, 2)["a"]
+    assert (found.prompts, found.tokens) == (3, 60)
+    assert found.figures["tokens_per_second"].value == pytest.approx(60 / (4 + 2 + 9))
 
 
 def test_figures_are_those_of_the_steps_and_seconds_of_a_group():

@@ -76,17 +76,3 @@ def batches_of(prompts: Sequence[PromptText], size: int) -> list[tuple[range, ..
     # One at a time, the order of the prompts stays, so that drafters that remember are as without groups.
     parts = by_group.values() if size > 1 else [every]
     return [tuple(part[start : start + size]) for part in parts for start in range(0, len(part), size)]
-
-
-def decoded_together(prompts: Sequence[PromptText], size: int) -> list[tuple[int, ...]]:
-    """Return the numbers of the prompts that are decoded together: of each batch, one turn after the other.
-
-    Args:
-        prompts: The prompts of a task.
-        size: The most conversations of a batch.
-    """
-    return [
-        tuple(turns[turn] for turns in batch if turn < len(turns))
-        for batch in batches_of(prompts, size)
-        for turn in range(max(map(len, batch)))
-    ]

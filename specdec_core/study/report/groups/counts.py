@@ -1,4 +1,4 @@
-"""The counts and times of a run by prompt and by batch, from its repeats. Imports no torch."""
+"""The counts of a run by conversation, and its times by batch, from its repeats. Imports no torch."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
-class CountsByPrompt:
-    """The counts of a run for N prompts, and its times for U batches in K repeats.
+class RunTotals:
+    """The counts of a run for N conversations, most of a single prompt, and its times for U batches in K repeats.
 
     Attributes:
         counts: `[N, 4]` float64, over all repeats: tokens, steps, accepted and verified draft tokens. NaN where a
@@ -31,23 +31,30 @@ class CountsByPrompt:
     seconds: Floats
 
 
-def counts_by_prompt(repeats: Collection[Repeat], batches: Sequence[Sequence[int]]) -> CountsByPrompt:
+def run_totals(repeats: Collection[Repeat], batches: Sequence[Sequence[range]]) -> RunTotals:
     """Return the counts and times of a run.
 
-    The time of a batch is that of the request that took longest.
+    Turns of a batch are decoded one after the other, and each takes as long as its longest request.
 
     Args:
         repeats: Its repeats, at least one.
-        batches: The numbers of the prompts of each batch, from 0.
+        batches: The conversations of each batch, and of each conversation the numbers of its prompts, from 0.
     """
-    count = sum(map(len, batches))
+    talks = sorted((talk for batch in batches for talk in batch), key=lambda talk: talk.start)
+    count = sum(map(len, talks))
     each = [_counts(repeat, count) for repeat in repeats]
     seconds = [_seconds(repeat, count) for repeat in repeats]
-    return CountsByPrompt(
-        counts=np.sum(each, axis=0),
-        tokens=np.array([[one[list(batch), 0].sum() for one in each] for batch in batches]),
-        seconds=np.array([[one[list(batch)].max() for one in seconds] for batch in batches]),
+    tokens = [[sum(one[list(talk), 0].sum() for talk in batch) for one in each] for batch in batches]
+    return RunTotals(
+        counts=np.array([np.sum([one[list(talk)] for one in each], axis=(0, 1)) for talk in talks]),
+        tokens=np.array(tokens, dtype=np.float64),
+        seconds=np.array([[_batch_seconds(one, batch) for one in seconds] for batch in batches]),
     )
+
+
+def _batch_seconds(seconds: Floats, batch: Sequence[range]) -> float:
+    turns = ([talk[turn] for talk in batch if turn < len(talk)] for turn in range(max(map(len, batch))))
+    return float(sum(seconds[together].max() for together in turns))
 
 
 def _counts(repeat: Repeat, count: int) -> Floats:

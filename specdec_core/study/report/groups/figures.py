@@ -1,9 +1,9 @@
 """The figures of each run for each group of prompts, with intervals, and the differences between runs.
 
-Prompts are resampled with replacement, all runs on the same ones. Speeds come from whole batches, which have one
-group each, so batches are resampled for them, and repeats too, as other repeats would have another median. A
-difference is tested on the same resamples (`resampled_p`), and the p-values of all groups and pairs of runs are
-adjusted together by Holm's method. Imports no torch.
+Prompts are resampled with replacement, all runs on the same ones, and conversations with all their turns. Speeds
+come from whole batches, which have one group each, so batches are resampled for them, and repeats too, as other
+repeats would have another median. A difference is tested on the same resamples (`resampled_p`), and the p-values
+of all groups and pairs of runs are adjusted together by Holm's method. Imports no torch.
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 
-from specdec_core.study.config.grouping import Group, decoded_together, groups_of
+from specdec_core.study.config.grouping import Group, batches_of, groups_of
+from specdec_core.study.config.prompt_file import conversations
 from specdec_core.study.config.study import BASELINE
 from specdec_core.study.report.expectation import MIN_COUNT
-from specdec_core.study.report.groups.counts import CountsByPrompt, Floats, counts_by_prompt
+from specdec_core.study.report.groups.counts import Floats, RunTotals, run_totals
 from specdec_core.study.report.quality import holm
 from specdec_core.study.report.resampling import MIN_PROMPTS, resampled_interval, resampled_p, resamples
 from specdec_core.study.report.verdict import MIN_REPEATS
@@ -87,7 +88,7 @@ class GroupSummary:
 
     Attributes:
         group: A value for each column that groups the prompts; None stands for all values.
-        prompts: Number of its prompts.
+        prompts: Number of its prompts; a conversation counts as one.
         tokens: New tokens, over all repeats.
         figures: What is known of `MEASURES`.
         differences: How it differs from the runs before it in its task.
@@ -133,17 +134,18 @@ def summarise_groups(
     Args:
         prompts: The prompts of the task.
         runs: The repeats of each run, by number. Runs that failed are left out, and others without the baseline.
-        batch_size: Number of prompts that were decoded together.
+        batch_size: Number of conversations that were decoded together.
         speeds: Whether the time of a batch is known.
     """
-    groups = groups_of(prompts)
+    starts = [talk.start for talk in conversations(prompts)]
+    groups = groups_of([prompts[start] for start in starts])
     numbers = set.intersection(*map(set, runs.values())) if runs else set()
     if not groups or not numbers:
         return {}
     replayed = any(one.by_prompt for repeats in runs.values() for one in repeats.values())
-    batches = decoded_together(prompts, 1 if replayed else batch_size)
+    batches = batches_of(prompts, 1 if replayed else batch_size)
     counted = {
-        name: counts_by_prompt([repeats[number] for number in sorted(numbers)], batches)
+        name: run_totals([repeats[number] for number in sorted(numbers)], batches)
         for name, repeats in runs.items()
     }
     known = set(np.flatnonzero(np.all([~np.isnan(one.counts[:, 0]) for one in counted.values()], axis=0)).tolist())
@@ -151,7 +153,8 @@ def summarise_groups(
     groups = {group: members for group, members in groups.items() if members}
     found = {}
     for group, members in groups.items():
-        units = [unit for unit, batch in enumerate(batches) if batch[0] in members]
+        begun = {starts[member] for member in members}
+        units = [unit for unit, batch in enumerate(batches) if batch[0].start in begun]
         found[group] = _of_group(counted, members, units if speeds else [])
     timed = replayed or len(numbers) >= MIN_REPEATS
     differences = _differences(found, TESTED if timed else TESTED[:1])
@@ -170,14 +173,12 @@ def summarise_groups(
     }
 
 
-def _of_group(
-    counted: Mapping[str, CountsByPrompt], members: Sequence[int], units: Sequence[int]
-) -> dict[str, _Found]:
+def _of_group(counted: Mapping[str, RunTotals], members: Sequence[int], units: Sequence[int]) -> dict[str, _Found]:
     """Return the figures of each run for a group.
 
     Args:
         counted: The counts of each run.
-        members: The numbers of its prompts.
+        members: The numbers of its conversations.
         units: The numbers of its batches; none if speeds are not known.
     """
     times = _observed_and_resampled(len(members))
@@ -197,7 +198,7 @@ def _observed_and_resampled(count: int) -> Floats:
     return np.vstack([np.ones((1, count)), resamples(count)])
 
 
-def _counted(run: CountsByPrompt, counts: Floats, times: Floats) -> Iterator[tuple[Measure, _Sampled]]:
+def _counted(run: RunTotals, counts: Floats, times: Floats) -> Iterator[tuple[Measure, _Sampled]]:
     """Yield what counts say: ratios of sums over prompts, which are those over all steps."""
     tokens, steps, accepted, verified = (times @ counts).T
     for measure, part, whole in (("block_efficiency", tokens, steps), ("alpha", accepted, verified)):
