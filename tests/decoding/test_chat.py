@@ -178,6 +178,26 @@ def _continued(text, random):
     return [*kept, *(random.randrange(2, 40) for _ in range(random.randint(0, 5)))]
 
 
+class Spy(TableDrafter):
+    """Keeps the text of each session's first draft."""
+
+    def open(self, session):
+        self.seen.append(None)
+        return super().open(session)
+
+    def logits(self, prefix):
+        self.seen[-1] = self.seen[-1] or tuple(prefix)
+        return super().logits(prefix)
+
+
+def test_drafters_see_the_whole_conversation():
+    spy = Spy(VOCAB)
+    spy.seen = []
+    chat = Decoder(wrapped(), spy, gamma=2, temperature=0, strict=True).chat("bb")
+    prompts = [chat.send(text, max_new_tokens=LENGTH)[0].prompt for text in SAID[:3]]
+    assert spy.seen == prompts
+
+
 def test_a_turn_that_fails_or_is_left_changes_nothing():
     target = wrapped()
     expected, _ = library_answers(target, SAID[:2])

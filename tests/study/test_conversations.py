@@ -11,6 +11,7 @@ from specdec_core import compare, load_model
 from specdec_core.decoding import Decoder, row_seed
 from specdec_core.interface import ConfigError
 from specdec_core.interface.errors import OutOfMemoryError
+from specdec_core.offline.record.decode import forced_pass
 from specdec_core.offline.record.recording import RecordOptions, record_study
 from specdec_core.offline.record.tasks import part_for
 from specdec_core.offline.replay.study_replay import replay_study
@@ -164,6 +165,18 @@ def test_a_record_of_conversations_is_replayed_turn_by_turn(study_of, tmp_path):
     assert [list(one.tokens) for one in baseline.outputs] == live
     counted = compare(study_of(), progress=False).rows[1].counts
     assert (lookup.metrics.tokens, lookup.metrics.accepted) == (counted.tokens, counted.accepted)
+
+
+def test_a_record_of_sampled_turns_has_the_probabilities_of_their_tokens(study_of, model, tmp_path):
+    settings = study_of(sampling={"temperature": 1.5})
+    compare(settings, tmp_path / "live", progress=False)
+    record = record_study(load_study(settings), tmp_path / "record", Watcher(), RecordOptions(rows=3))
+    target = load_model(model)
+    for text, live in zip(record.parts[0], outputs(tmp_path / "live"), strict=False):
+        assert text.tokens.tolist() == live["tokens"]
+        logits = forced_pass(target, text.prompt, live["tokens"], logits=True).logits
+        p = (logits / 1.5).softmax(dim=-1).gather(1, torch.tensor(live["tokens"])[:, None])[:, 0]
+        assert text.probabilities == pytest.approx(p.numpy(), abs=1e-5)
 
 
 def test_a_stopped_recording_goes_on_with_whole_conversations(study_of, tmp_path):
