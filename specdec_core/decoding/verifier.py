@@ -35,7 +35,7 @@ from specdec_core.interface import (
 from specdec_core.interface.errors import NumericsError
 from specdec_core.models import ModelSession
 from specdec_core.models.device import uploaded
-from specdec_core.models.fast.static import Decision
+from specdec_core.models.fast.static_step import Decision
 from specdec_core.sampling.generators import RowGenerators
 from specdec_core.sampling.logits import LogitsToProbs
 from specdec_core.verification import AcceptanceResult
@@ -230,7 +230,8 @@ class Verifier:
         known = [[[row[-1], *row[:-1]] for row in numbers]] if numbers else []
         known += [] if lenience is None else [lenience]
         function = CapturedDecision(self._to_probs.settings, dense, faults is not None, lenience is not None)
-        found = target.decide(uncached, proposal.tokens, proposal.lengths, Decision(function, known, tensors))
+        wanted = Decision(function, known, tensors, proposal._fixed)
+        found = target.decide(uncached, proposal.tokens, proposal.lengths, wanted)
         if found is None:
             return None
         logits, (whole, *p) = found

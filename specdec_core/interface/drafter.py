@@ -189,6 +189,16 @@ class DraftRequest(Protocol):
             The drawn tokens `[B]` int64, on the device of the logits.
         """
 
+    def sample_line(self, run: Callable[[Any], Any]) -> bool:
+        """Draw the whole line in a captured function of a model, if that is possible.
+
+        Args:
+            run: Called with a `Line`; returns what `ModelSession.draft` returns for it, perhaps None.
+
+        Returns:
+            Whether the line was drawn, so that `wants_more` is False. If not, draw with `sample`.
+        """
+
     def draw(self, probabilities: Tensor) -> Tensor:
         """Draw the next draft token of every sequence from q itself, `[B, V]`; return tokens `[B]` int64.
 

@@ -71,6 +71,9 @@ class Proposal:
     _counts: Tensor | None = field(default=None, init=False, repr=False, compare=False)
     """Set by the core in a captured step, whose replays differ in `lengths`: these on the device, `[B]` int64."""
 
+    _fixed: bool = field(default=False, init=False, repr=False, compare=False)
+    """Set by the core where the tensors are outputs of a captured draft: each replay writes to the same memory."""
+
     def shortened(self, lengths: Sequence[int]) -> Proposal:
         """Return the same proposal with shorter drafts.
 

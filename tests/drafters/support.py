@@ -67,6 +67,9 @@ class SeededRequest:
         self.q.append(probabilities.clone())
         return drawn
 
+    def sample_line(self, run: object) -> bool:
+        return False
+
     def sample_candidates(self, rows: Sequence[Candidates | None]) -> list[int]:
         vocab_size = 1 + max(int(row.ids[-1]) for row in rows if row is not None)
         written = np.zeros((len(rows), vocab_size), dtype=np.float32)

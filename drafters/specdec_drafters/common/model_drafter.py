@@ -99,6 +99,8 @@ class ModelDraftSession(DraftSession):
         self._drafted = [0] * len(self._drafted)
         if not request.wants_more():
             return request.proposal()
+        if self._draw_line(request):
+            return request.proposal()
         logits, depth = self._read(request), 0
         while True:
             drawn, depth = _drawn(request, logits, depth), depth + 1
@@ -128,13 +130,34 @@ class ModelDraftSession(DraftSession):
         """Free the cache."""
         self._model.close()
 
-    def _read(
-        self, request: DraftRequest, masks: Tensor | None = None, counts: Sequence[int] | None = None
-    ) -> Tensor:
-        """Read the committed tokens that are not cached yet; return the logits after them, `[B, 1, V]`.
+    def _draw_line(self, request: DraftRequest) -> bool:
+        """Draft a line in one captured function; return False where the model or the request cannot."""
+        if not self._model.decides:
+            return False
+        fresh = self._unread(request)
+        plain = self._states(request, list(map(len, fresh))) is None
+        if not plain or not request.sample_line(lambda line: self._model.draft(fresh, line)):
+            return False
+        self._kept = [kept + len(new) for kept, new in zip(self._kept, fresh, strict=True)]
+        self._drafted = [max(most - 1, 0) for most in request.budget]
+        return True
+
+    def _unread(self, request: DraftRequest) -> Sequence[Sequence[int]]:
+        """Roll the cache back to committed tokens; return those of each row that are to be read.
 
         Rows that draft nothing are skipped, and catch up when they draft again. For the others, the last token is
         read again even if it is cached, because its logits are not.
+        """
+        rows = list(zip(request.tokens, request.budget, self._kept, strict=True))
+        self._kept = [min(kept, len(row) - self.skipped - 1) if most else kept for row, most, kept in rows]
+        self._model.rollback(self._kept)
+        first = [kept + self.skipped for kept in self._kept]
+        return [row[start:] if most else () for (row, most, _), start in zip(rows, first, strict=True)]
+
+    def _read(
+        self, request: DraftRequest, masks: Tensor | None = None, counts: Sequence[int] | None = None
+    ) -> Tensor:
+        """Read the committed tokens that are `_unread`; return the logits after them, `[B, 1, V]`.
 
         Args:
             request: The request.
@@ -142,11 +165,7 @@ class ModelDraftSession(DraftSession):
                 `[B, 1 + M, V]`.
             counts: The number of masks of each row.
         """
-        rows = list(zip(request.tokens, request.budget, self._kept, strict=True))
-        self._kept = [min(kept, len(row) - self.skipped - 1) if most else kept for row, most, kept in rows]
-        self._model.rollback(self._kept)
-        first = [kept + self.skipped for kept in self._kept]
-        fresh = [row[start:] if most else () for (row, most, _), start in zip(rows, first, strict=True)]
+        fresh = self._unread(request)
         states = self._states(request, list(map(len, fresh)))
         logits = self._model.forward(fresh, masks, counts, states=states)
         self._kept = [kept + len(new) for kept, new in zip(self._kept, fresh, strict=True)]

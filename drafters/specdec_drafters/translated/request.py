@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import reprlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import takewhile
 from types import MappingProxyType
+from typing import Any
 
 from torch import Tensor
 
@@ -54,6 +55,10 @@ class SharedTokenRequest:
         """See `DraftRequest.sample`."""
         self._check(logits, "logits")
         return self._shared.to_drafter(self._outer.sample(self._shared.logits(logits)))
+
+    def sample_line(self, run: Callable[[Any], Any]) -> bool:  # noqa: ARG002
+        """See `DraftRequest.sample_line`. Each token is translated, so that the line cannot be captured."""
+        return False
 
     def draw(self, probabilities: Tensor) -> Tensor:
         """See `DraftRequest.draw`."""

@@ -55,6 +55,7 @@ class DraftRecord:
         self._sources: list[_Source] = []
         self._extension: list[list[int]] = []
         self._extended_q = False
+        self._line: tuple[Tensor, Distribution] | None = None
 
     @property
     def extended(self) -> bool:
@@ -86,6 +87,11 @@ class DraftRecord:
     def add_candidates(self, tokens: list[int], rows: list[TemperedCandidates | None]) -> None:
         """Record a position drawn from candidates; None in rows that drew nothing."""
         self._add(tokens, rows)
+
+    def add_line(self, tokens: Tensor, q: Distribution) -> None:
+        """Record all tokens `[B, K]`, which stay where they are, as does q. Nothing is added to them."""
+        self._line = tokens, q
+        self._lists, self._sources = [None] * tokens.shape[1], [_Written()] * tokens.shape[1]
 
     def extend(self, rows: Sequence[Sequence[int]], q: Tensor | None) -> None:
         """Record further tokens of each row, any number of them. Cannot be combined with the `add_` methods.
@@ -133,6 +139,8 @@ class DraftRecord:
 
     def tokens(self) -> Tensor:
         """Return all tokens, `[B, K]` int64, in memory that the next step overwrites."""
+        if self._line is not None:
+            return self._line[0]
         if self._extension:
             rows = Proposal.from_rows(self._extension).tokens
             return self._columns[:, : rows.shape[1]].copy_(moved(rows, self.device))
@@ -153,6 +161,8 @@ class DraftRecord:
     def q(self) -> Distribution:
         """Return q of all positions in the cheapest form, in memory that the next step overwrites."""
         sources = self._sources
+        if self._line is not None:
+            return self._line[1]
         if self._extended_q:
             return Dense(self.buffer[:, : max(map(len, self._extension))])
         if all(isinstance(source, _Certain) for source in sources):

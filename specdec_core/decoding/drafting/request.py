@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from specdec_core.decoding.drafting.captured_line import CapturedLine
 from specdec_core.decoding.drafting.draft_record import DraftRecord
 from specdec_core.decoding.drafting.request_checks import (
     check_candidate_rows,
@@ -19,10 +20,11 @@ from specdec_core.decoding.drafting.request_checks import (
 )
 from specdec_core.decoding.drafting.sampler import DraftSampler
 from specdec_core.decoding.drafting.tree_draft import LevelDraft, TreeDraft
-from specdec_core.interface import Branches, Candidates, PluginError, Proposal
+from specdec_core.interface import Branches, Candidates, Dense, PluginError, PointMass, Proposal
 from specdec_core.interface.tree import TreeShape
 from specdec_core.models import inference_only
 from specdec_core.models.device import moved, uploaded
+from specdec_core.models.fast.static_step import Line
 from specdec_core.sampling.candidates import (
     TemperedCandidates,
     best_candidate,
@@ -53,6 +55,10 @@ class DraftRecorder:
         device: Device of the proposal.
         sampler: Draws the tokens.
         new_tree: Makes a step's draft where it is a tree.
+        is_fork: Whether it is a fork of another, so that its draft may become part of something else.
+
+    Attributes:
+        faults: What is wrong with a line of a captured function, `[B]` int64; None if nothing can be.
     """
 
     def __init__(
@@ -66,6 +72,7 @@ class DraftRecorder:
         *,
         sampler: DraftSampler | None = None,
         new_tree: NewTree = TreeDraft,
+        is_fork: bool = False,
     ) -> None:
         self._to_probs = to_probs
         self._generators = generators
@@ -75,6 +82,7 @@ class DraftRecorder:
         self._forks: list[DraftRecorder] = []
         self._sampler = sampler or DraftSampler()
         self._new_tree = new_tree
+        self._is_fork = is_fork
         self.start((), (0,) * batch_size)
 
     def start(
@@ -108,6 +116,8 @@ class DraftRecorder:
         self._uniforms: Tensor | None = None
         self._step = step or object()
         self._drawn_directly = False
+        self._in_line = False
+        self.faults: Tensor | None = None
         self._forked = 0
         self._record.clear()
         self._sampler.start(tokens, budget)
@@ -172,6 +182,25 @@ class DraftRecorder:
             q = self._to_probs(given, prefixes, out=self._record.next_q())
             token = self._draw(q)
         return moved(token, logits.device)
+
+    @inference_only
+    def sample_line(self, run: Callable[[Line], Sequence[Tensor] | None]) -> bool:
+        """See `DraftRequest.sample_line`."""
+        alone = type(self._sampler) is DraftSampler and not self._is_fork and self._keep_drafting is None
+        begun = len(self._record) or self._record.extended or self._tree is not None
+        if not alone or begun or not self._to_probs.settings_only or self._device.type != "cuda":
+            return False
+        numbers = [[] for _ in self._budget] if self._to_probs.greedy else self._take_numbers()
+        made = run(Line(CapturedLine(self._to_probs.settings), self._budget, numbers, self._device))
+        if made is None:
+            return False
+        width = max(self._budget)
+        tokens, *sampled = made
+        if sampled:
+            self.faults = sampled[1]
+        self._record.add_line(tokens[:, :width], Dense(sampled[0][:, :width]) if sampled else PointMass())
+        self._lengths, self._left, self._in_line = list(self._budget), [0] * len(self._budget), True
+        return True
 
     @inference_only
     def draw(self, probabilities: Tensor) -> Tensor:
@@ -274,6 +303,7 @@ class DraftRecorder:
             proposal = Proposal(self._record.tokens(), tuple(self._lengths), self._record.q())
         if not self._drawn_directly:
             object.__setattr__(proposal, "_step", self._step)
+        object.__setattr__(proposal, "_fixed", self._in_line)
         return proposal
 
     def made(self, proposal: object) -> bool:
@@ -301,7 +331,9 @@ class DraftRecorder:
             batch, width, vocab = self._shape
             sizes = batch, vocab, width, self._device
             sampler = self._sampler.fork()
-            self._forks.append(DraftRecorder(self._to_probs, self._generators, *sizes, sampler=sampler))
+            self._forks.append(
+                DraftRecorder(self._to_probs, self._generators, *sizes, sampler=sampler, is_fork=True)
+            )
         fork = self._forks[self._forked]
         self._forked += 1
         fork.start(self._tokens, budget, self._hidden_states, self._keep_drafting, step=self._step)

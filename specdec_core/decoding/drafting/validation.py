@@ -84,7 +84,7 @@ def validate(
     if recorded and isinstance(checked.q, PointMass | Sparse):
         return checked, None
     if recorded:
-        return _check_recorded(checked)
+        return checked, check_recorded(checked)
     checked, faults = _check_values(checked, vocab_size, depth or budget)
     if faults.device.type == "cpu":
         wrong = bool(faults.any())
@@ -212,14 +212,21 @@ def copied(proposal: Proposal, device: torch.device, vocab_size: int | None = No
     return Proposal(tokens, proposal.lengths, q, parents)
 
 
-def _check_recorded(proposal: Proposal) -> tuple[Proposal, Tensor | None]:
-    """Check the one thing that can be wrong with tokens drawn by the core: NaN logits."""
+def check_recorded(proposal: Proposal) -> Tensor | None:
+    """Check the one thing that can be wrong with tokens drawn by the core from a dense q: NaN logits.
+
+    Args:
+        proposal: The draft.
+
+    Returns:
+        One of the codes above for each sequence, `[B]` int64; None if the CPU can tell that nothing is wrong.
+    """
     possible = density(proposal.q, proposal.tokens) > 0  # not where q is NaN
     if possible.device.type == "cpu" and possible.all():
-        return proposal, None  # nearly always; elsewhere, asking would wait for the device
+        return None  # nearly always; elsewhere, asking would wait for the device
     if ragged(proposal):
         possible |= ~drafted(proposal)
-    return proposal, torch.where(possible.all(dim=1), FINE, BAD_TOKEN)
+    return torch.where(possible.all(dim=1), FINE, BAD_TOKEN)
 
 
 def _check_values(proposal: Proposal, vocab_size: int, depth: tuple[int, ...]) -> tuple[Proposal, Tensor]:

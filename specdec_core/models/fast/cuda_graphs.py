@@ -21,13 +21,12 @@ from specdec_core.models.fast.static import (
     CAPTURING,
     WIDEST,
     CheckedPass,
-    Decision,
     Outputs,
     Rows,
-    StaticDecision,
     StaticForward,
     StaticPasses,
 )
+from specdec_core.models.fast.static_step import READ, Decision, Line, StaticDecision, StaticLine
 from specdec_core.models.loaded import LoadedModel
 from specdec_core.models.run.cache import SlotCache
 from specdec_core.models.run.encoder import EncoderMemory
@@ -158,14 +157,18 @@ class GraphPasses(StaticPasses):
     ) -> tuple[Output, Outputs]:
         assert isinstance(cache, GraphCache)
         width, slots = _width(1 + draft.shape[1]), cache.slots(rows)
-        kind = (width, slots, tuple(layers), decision.function)
-        found = cache.graphs.get(kind)
         tensors = (draft, *decision.tensors)
+        fixed = decision.fixed and draft.shape[1] == width - 1
+        kind = (width, slots, tuple(layers), decision.function, fixed)
+        found = cache.graphs.get(kind)
+        if found is not None and fixed and _addresses(found[1][2:]) != _addresses(tensors):
+            found = None  # they were captured with another cache of the drafter
         if found is None:
             size = cache.rows, 4 + len(decision.numbers) * width
             of_rows = torch.zeros(size, dtype=torch.double, device=draft.device)
             columns = [tensor.new_zeros(cache.rows, width - 1, *tensor.shape[2:]) for tensor in tensors]
-            inputs: Sequence[Tensor] = (of_rows, torch.arange(slots, device=draft.device), *columns)
+            keys = torch.arange(slots, device=draft.device)
+            inputs: Sequence[Tensor] = (of_rows, keys, *(tensors if fixed else columns))
         else:
             inputs = found[1]
         known: list[list[float]] = [list(row) for row in zip(*rows, last, strict=True)]
@@ -173,7 +176,7 @@ class GraphPasses(StaticPasses):
             for row, new in zip(known, numbers, strict=True):
                 row += [*new, *[0.0] * (width - len(new))]
         upload(known, inputs[0])
-        for column, tensor in zip(inputs[2:], tensors if draft.shape[1] else (), strict=False):
+        for column, tensor in zip(inputs[2:], () if fixed or not draft.shape[1] else tensors, strict=False):
             column[:, : tensor.shape[1]].copy_(tensor)
         if found is None:
             forward = StaticForward(self._loaded, layers, len(cache.buffers()))
@@ -182,6 +185,29 @@ class GraphPasses(StaticPasses):
         outputs = found[0](*inputs, *cache.buffers())
         count = 1 if self._loaded.features is None else 2
         return Output(*outputs[:count]), outputs[count:]
+
+    def _draft(
+        self, cache: SlotCache, layers: Sequence[int], tokens: Sequence[Sequence[int]], rows: Rows, line: Line
+    ) -> Outputs:
+        assert isinstance(cache, GraphCache)
+        count = _width(max(line.lengths))
+        lengths, padding, counts = rows
+        ends = [new + drafted for new, drafted in zip(counts, line.lengths, strict=True)]
+        slots = cache.slots((lengths, padding, ends))
+        kind = (count, slots, tuple(layers), line.sampler)
+        found = cache.graphs.get(kind)
+        if found is None:
+            size, device = (cache.rows, 4 + READ + count), line.device
+            known = torch.zeros(size, dtype=torch.double, device=device)
+            inputs: Sequence[Tensor] = (known, torch.arange(slots, device=device))
+        else:
+            inputs = found[1]
+        parts = zip(*rows, line.lengths, tokens, line.numbers, strict=True)
+        upload([[*row, *read, *new, *[0.5] * (count - len(new))] for *row, read, new in parts], inputs[0])
+        if found is None:
+            forward = StaticForward(self._loaded, layers, len(cache.buffers()))
+            found = self._captured(cache, kind, StaticLine(forward, line.sampler, count), inputs)
+        return found[0](*inputs, *cache.buffers())
 
     def _captured(
         self, cache: GraphCache, kind: Hashable, function: Function, inputs: Sequence[Tensor]
@@ -195,6 +221,10 @@ class GraphPasses(StaticPasses):
 
 def _rounded(capacity: int) -> int:
     return -(-capacity // SHORTEST) * SHORTEST
+
+
+def _addresses(tensors: Sequence[Tensor]) -> list[int]:
+    return [tensor.data_ptr() for tensor in tensors]
 
 
 def _width(columns: int) -> int:

@@ -13,7 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import torch
 from torch import Tensor
@@ -24,6 +24,9 @@ from specdec_core.models.loaded import LoadedModel
 from specdec_core.models.run.cache import SlotCache, WritePlan
 from specdec_core.models.run.encoder import EncoderMemory
 from specdec_core.models.run.forward import ModelForward, Output
+
+if TYPE_CHECKING:
+    from specdec_core.models.fast.static_step import Decision, Line
 
 WIDEST = 32
 """Number of columns up to which a pass is static. Wider ones, such as prompts, spend their time on products."""
@@ -93,56 +96,6 @@ class StaticForward:
         return (output.logits,) if output.hidden is None else (output.logits, output.hidden)
 
 
-class Decision(NamedTuple):
-    """What is decided from the logits of a pass, in the same captured function.
-
-    Attributes:
-        function: Pure, and equal to each other that computes the same. It takes the logits `[B, W, V']` of a pass
-            over the last committed token and a draft, the draft `[B, W - 1]` int64, the lengths of its rows `[B]`
-            int64, the numbers `[C, B, W]` float64, and the tensors; it returns tensors. W may be larger than
-            K + 1: what lies beyond is undefined.
-        numbers: C lists with at most W numbers for each row.
-        tensors: `[B, K, ...]` each, on the device.
-    """
-
-    function: Callable[..., Outputs]
-    numbers: Sequence[Sequence[Sequence[float]]]
-    tensors: Sequence[Tensor]
-
-
-class StaticDecision:
-    """A pass with a decision after it, as one function; see `StaticForward`.
-
-    Args:
-        forward: The pass.
-        function: That of the decision.
-        tensors: Number of tensors that the decision takes.
-    """
-
-    def __init__(self, forward: StaticForward, function: Callable[..., Outputs], tensors: int) -> None:
-        self._forward, self._function, self._tensors = forward, function, tensors
-
-    def __call__(self, known: Tensor, keys: Tensor, draft: Tensor, *others: Tensor) -> Outputs:
-        """Run the pass and decide.
-
-        Args:
-            known: `[B, 4 + C * W]` float64: of each row the layout, the last committed token, and the numbers.
-            keys: As for `StaticForward`.
-            draft: `[B, W - 1]` int64.
-            *others: The decision's tensors, then the buffers of the cache.
-
-        Returns:
-            Logits, hidden states if the model has features, and what was decided.
-        """
-        batch, width = draft.shape[0], draft.shape[1] + 1
-        layout = known[:, :3].long().T
-        tokens = torch.cat([known[:, 3:4].long(), draft], dim=1)
-        numbers = known[:, 4:].view(batch, (known.shape[1] - 4) // width, width).transpose(0, 1)
-        output = self._forward(tokens, layout, keys, *others[self._tensors :])
-        lengths = (layout[2] - 1).clamp(min=0)  # a row that has ended reads nothing
-        return *output, *self._function(output[0], draft, lengths, numbers, *others[: self._tensors])
-
-
 class CheckedPass:
     """A captured function, whose first passes are compared with eager ones.
 
@@ -165,13 +118,14 @@ class CheckedPass:
         if not self._left:
             return self._replay(*inputs)
         expected = self._function(*inputs)  # writes the same keys and values to the same slots
-        for wanted, found in zip(expected, self._replay(*inputs), strict=True):
+        outputs = self._replay(*inputs)
+        for wanted, found in zip(expected, outputs, strict=True):
             tolerance = self._tolerance if wanted.is_floating_point() else 0
             error, largest = (found.double() - wanted.double()).abs().max(), wanted.double().abs().max()
             if not error <= tolerance * largest:
                 raise StaticError(f"relative error {float(error / largest):.1e}, tolerance {tolerance:.0e}")
         self._left -= 1
-        return expected
+        return outputs
 
 
 Rows: TypeAlias = tuple[Sequence[int], Sequence[int], Sequence[int]]
@@ -258,6 +212,28 @@ class StaticPasses(ABC):
                 output = self._decide(cache, layers, last, draft, rows, decision)
         return output
 
+    def draft(
+        self, cache: SlotCache, layers: Sequence[int], tokens: Sequence[Sequence[int]], rows: Rows, line: Line
+    ) -> Outputs | None:
+        """Draft a line in one captured function.
+
+        Args:
+            cache: Keys and values of earlier tokens.
+            layers: Layers whose outputs are written to the cache.
+            tokens: `READ` tokens of each row, padded on the left.
+            rows: Where the rows are.
+            line: What is drawn.
+
+        Returns:
+            What the sampler made of at least as many tokens as the longest row has, in memory that the next pass
+            overwrites; None if the passes have to run one by one.
+        """
+        output = None
+        if self.failed is None and self.decides and cache.layers and cache.kept == tuple(layers):
+            with self.guarded():
+                output = self._draft(cache, layers, tokens, rows, line)
+        return output
+
     @contextmanager
     def guarded(self) -> Iterator[None]:
         """Turn an error into a warning, after which all passes run eagerly.
@@ -299,4 +275,10 @@ class StaticPasses(ABC):
         decision: Decision,
     ) -> tuple[Output, Outputs]:
         """See `decide`. May raise anything."""
+        raise NotImplementedError
+
+    def _draft(
+        self, cache: SlotCache, layers: Sequence[int], tokens: Sequence[Sequence[int]], rows: Rows, line: Line
+    ) -> Outputs:
+        """See `draft`. May raise anything."""
         raise NotImplementedError

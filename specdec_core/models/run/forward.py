@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from specdec_core.interface.errors import ModelError
 from specdec_core.models.loaded import FULL, SLIDING, LoadedModel
 from specdec_core.models.run.cache import SlotCache, WritePlan
 from specdec_core.models.run.encoder import EncoderMemory
@@ -164,3 +165,17 @@ class ModelForward:
             return mask
         dtype = self.loaded.model.dtype
         return torch.zeros_like(mask, dtype=dtype).masked_fill_(~mask, torch.finfo(dtype).min)
+
+
+def check_ready(loaded: LoadedModel) -> None:
+    """Refuse a model whose state has changed since it was loaded, or that has no values.
+
+    Raises:
+        ModelError: It is in training mode, or on the meta device and not offloaded.
+    """
+    model = loaded.model
+    if model.training:
+        raise ModelError(f"{loaded.name} is in training mode, in which dropout changes its output; call eval().")
+    # accelerate keeps offloaded weights on "meta" and brings them in a hook.
+    if model.device.type == "meta" and not any(hasattr(layer, "_hf_hook") for layer in model.modules()):
+        raise ModelError(f"{loaded.name} is on the meta device, without values. Load its weights first.")

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping, Sequence
-from types import MappingProxyType
-from typing import NamedTuple
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -14,35 +12,14 @@ from torch.nn.functional import pad
 from specdec_core.interface import LAST_HIDDEN
 from specdec_core.interface.errors import ModelError
 from specdec_core.models.device import inference_only, moved, uploaded
-from specdec_core.models.fast.static import WIDEST, Decision, Outputs, block_layout
+from specdec_core.models.fast.static import WIDEST, Outputs, block_layout
+from specdec_core.models.fast.static_step import READ, Decision, Line
 from specdec_core.models.loaded import LoadedModel
+from specdec_core.models.run.block import Block
 from specdec_core.models.run.cache import SlotCache, WritePlan
 from specdec_core.models.run.cached_tree import CachedTree
 from specdec_core.models.run.encoder import Encoded, EncoderMemory
-from specdec_core.models.run.forward import ModelForward, Output
-
-
-class Block(NamedTuple):
-    """The input of one forward pass, aligned so that draft token i is in the same column for all rows.
-
-    Row b holds left padding, its committed tokens that are not cached yet, its draft, and right padding. The last
-    committed tokens of all rows share a column, and so do the logits that verify draft token i.
-
-    Attributes:
-        tokens: `[B, T]` int64.
-        padding: Left padding of each row.
-        counts: Number of tokens of each row, without padding.
-        keep: Number of last columns whose logits are needed.
-        draft: Number of last columns that hold draft tokens.
-        inputs: Further arguments of the model's forward, aligned like the tokens.
-    """
-
-    tokens: Tensor
-    padding: tuple[int, ...]
-    counts: tuple[int, ...]
-    keep: int
-    draft: int
-    inputs: Mapping[str, Tensor] = MappingProxyType({})
+from specdec_core.models.run.forward import ModelForward, Output, check_ready
 
 
 class ModelSession:
@@ -82,7 +59,7 @@ class ModelSession:
         encoded: Encoded | None = None,
         hidden_layers: Sequence[int] = (),
     ) -> None:
-        _check_ready(loaded)
+        check_ready(loaded)
         self._loaded = loaded
         self._vocab_size = vocab_size or loaded.vocab_size
         layers = [layer for layer in hidden_layers if layer != LAST_HIDDEN]
@@ -209,6 +186,36 @@ class ModelSession:
         self.lengths = list(map(operator.add, self.lengths, counts))
         self.hidden = None if self._forward.features is None else output.hidden
         return output.logits, found[1]
+
+    @inference_only
+    def draft(self, uncached: Sequence[Sequence[int]], line: Line) -> Outputs | None:
+        """Read the uncached tokens and draft a line after them, as one captured function.
+
+        The last token of each row's draft is not read.
+
+        Args:
+            uncached: As for `forward`; none in rows that draft nothing.
+            line: What is drawn.
+
+        Returns:
+            What the line's sampler returned, in memory that the next pass overwrites; the line may have more
+            columns. None where there is no captured function, as for more than `READ` uncached tokens: nothing
+            was run.
+        """
+        fits = all(len(row) <= READ for row in uncached) and max(line.lengths) < WIDEST
+        same = self._vocab_size == self._loaded.vocab_size and self.device == line.device
+        if self._passes is None or not fits or not same:
+            return None
+        assert self._cache is not None, "the session is closed"
+        counts = list(map(len, uncached))
+        padding = [READ - count for count in counts]
+        tokens = [[*[0] * missing, *row] for missing, row in zip(padding, uncached, strict=True)]
+        made = self._passes.draft(self._cache, self._forward.layers, tokens, (self.lengths, padding, counts), line)
+        if made is not None:
+            self.calls += max(line.lengths)
+            read = [count + max(length - 1, 0) for count, length in zip(counts, line.lengths, strict=True)]
+            self.lengths = list(map(operator.add, self.lengths, read))
+        return made
 
     @inference_only
     def forward(
@@ -383,17 +390,3 @@ class ModelSession:
             out.write(row, first, output)
         assert out is not None, "a forward pass needs at least one token"
         return out
-
-
-def _check_ready(loaded: LoadedModel) -> None:
-    """Refuse a model whose state has changed since it was loaded, or that has no values.
-
-    Raises:
-        ModelError: It is in training mode, or on the meta device and not offloaded.
-    """
-    model = loaded.model
-    if model.training:
-        raise ModelError(f"{loaded.name} is in training mode, in which dropout changes its output; call eval().")
-    # accelerate keeps offloaded weights on "meta" and brings them in a hook.
-    if model.device.type == "meta" and not any(hasattr(layer, "_hf_hook") for layer in model.modules()):
-        raise ModelError(f"{loaded.name} is on the meta device, without values. Load its weights first.")
