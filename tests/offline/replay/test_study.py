@@ -1,6 +1,7 @@
 """Replaying a study on a record: the numbers are those of the recorded acceptance, and whatever fails is named."""
 
 import json
+import re
 import sys
 from dataclasses import replace
 from multiprocessing.reduction import ForkingPickler
@@ -25,7 +26,7 @@ from specdec_core.registry import default_registry
 from specdec_core.study import Study, load_study
 from specdec_core.study.config.study import drafter_key
 from specdec_core.study.report.html.html_report import report_page
-from specdec_core.study.report.result_files import write_results
+from specdec_core.study.report.result_files import first_outputs, write_results
 from specdec_core.study.report.summary import summarise
 from specdec_core.study.report.tables import diagnoses, results_table
 from specdec_core.study.report.verdict import verdict
@@ -189,6 +190,11 @@ def test_groups_have_the_expectations_of_their_texts(replayed, record, registry,
     of_x = found[1].groups[0].figures
     assert of_x["block_efficiency"].value == pytest.approx(own.block_efficiency)
     assert of_x["alpha"].value == pytest.approx(own.alpha)
+    prompts = {task.name: task.prompts for task in result.study.tasks}
+    page = report_page("study.yaml", found, first_outputs(result), prompts)
+    assert "Expected speed-up by kind" in page
+    assert 0 < len(links := set(re.findall(r'href="#(group-[^"]+)"', page)))
+    assert links <= set(re.findall(r'id="(group-[^"]+)"', page))
 
 
 def test_a_grid_of_gammas_asks_the_drafter_once(replayed, again):
@@ -466,7 +472,9 @@ def test_the_example_is_on_the_tasks_of_the_record_that_ships():
     assert [part.header.task for part in parts] == [task.name for task in study.tasks]
     shipped = (one for one in default_registry().records() if one.distribution == "specdec-core")
     kinds = {one.name for one in shipped if one.kind == "drafter"}
-    assert {run.drafter.name for run in study.runs[1:]} == kinds - {"dflash", "mtp", "parallel"}, "no checkpoint ships"
+    assert {run.drafter.name for run in study.runs[1:]} == kinds - {"dflash", "mtp", "parallel"}, (
+        "no checkpoint ships"
+    )
     assert {run.gamma.gamma for run in study.runs[1:]} == set(range(1, 9))
 
 

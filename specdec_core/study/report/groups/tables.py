@@ -57,6 +57,7 @@ class Matrix:
         columns: Those columns.
         runs: Names of the runs.
         rows: For each group its number of prompts, and the cell of each run.
+        expected: Whether its speeds are expected ones.
     """
 
     measure: Measure
@@ -64,6 +65,7 @@ class Matrix:
     columns: tuple[str, ...]
     runs: tuple[str, ...]
     rows: tuple[tuple[Group, int, tuple[Cell, ...]], ...]
+    expected: bool = False
 
 
 def matrices(summaries: Sequence[RunSummary]) -> list[Matrix]:
@@ -84,15 +86,20 @@ def _matrix(summaries: Sequence[RunSummary], measure: Measure) -> Matrix | None:
     if not runs:
         return None
     columns = grouping_columns(runs)
-    expected = "Expected " if runs[0].replayed and measure in ("tokens_per_second", "speedup") else ""
-    heading = expected + (_HEADINGS[measure].lower() if expected else _HEADINGS[measure])
+    expected = runs[0].replayed is not None and measure in ("tokens_per_second", "speedup")
+    heading = f"Expected {_HEADINGS[measure].lower()}" if expected else _HEADINGS[measure]
     rows = []
     for index, group in enumerate(runs[0].groups):
         best = set(_best(runs, index, measure)) if measure in TESTED and len(runs) > 1 else set()
         cells = tuple(Cell(one.groups[index].figures.get(measure), one.name in best) for one in runs)
         rows.append((group.group, group.prompts, cells))
     return Matrix(
-        measure, f"{heading} by {' and '.join(columns)}", columns, tuple(one.name for one in runs), tuple(rows)
+        measure,
+        f"{heading} by {' and '.join(columns)}",
+        columns,
+        tuple(one.name for one in runs),
+        tuple(rows),
+        expected,
     )
 
 
@@ -161,7 +168,9 @@ def _cell_text(measure: Measure, cell: Cell) -> str:
 def matrix_notes(found: Sequence[Matrix]) -> list[str]:
     """Return what the intervals and marks of some matrices mean."""
     cells = [cell for one in found for _, _, row in one.rows for cell in row]
-    notes = ["± half the 95% confidence interval over prompts like these; of speeds, over repeats too."]
+    timed = any(one.measure == "tokens_per_second" and not one.expected for one in found)
+    also = "; of speeds, over repeats too" if timed else ""
+    notes = [f"± half the 95% confidence interval over prompts like these{also}."]
     if any(cell.best for cell in cells):
         notes.append(f"{_BEST}: the highest of its group, and those that are not told apart from it.")
     if any(cell.figure is not None and cell.figure.few for cell in cells):
