@@ -21,6 +21,7 @@ from specdec_plugins.rules.config import (
     BlockRuleConfig,
     ExactMatchRuleConfig,
     RejectionRuleConfig,
+    SyntheticRuleConfig,
     TopKRuleConfig,
     TypicalRuleConfig,
 )
@@ -85,4 +86,5 @@ def specdec_rules() -> list[PluginSpec]:
         ),
         PluginSpec("rule", "typical", "specdec_plugins.rules.typical:TypicalRule", TypicalRuleConfig),
         PluginSpec("rule", "top-k", "specdec_plugins.rules.top_k:TopKRule", TopKRuleConfig),
+        PluginSpec("rule", "synthetic", "specdec_plugins.rules.synthetic:SyntheticRule", SyntheticRuleConfig),
     ]

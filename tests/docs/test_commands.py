@@ -65,8 +65,8 @@ SMALLER = {
     r"^train transformer .*--ids": "--samples 64 --held-out 32 --length 16 --batch-tokens 64 --minutes 0.001",
     r"^check rule": "--only answer-form",
     r"^train ngram ": "--text text.py",
-    r"^train (transformer|parallel|heads|eagle3|early-exit)": "--text text.py --samples 128 --held-out 32 --length 32"
-    " --batch-tokens 64 --minutes 0.001",
+    r"^train (transformer|parallel|heads|eagle3|early-exit)": "--text text.py --samples 128"
+    " --held-out 32 --length 32 --batch-tokens 64 --minutes 0.001",
     r"^benchmarks/vs_transformers": "--sizes 10M --configurations packed --tokens 8 --temperatures 0 --threads 1",
     # Compiling takes minutes.
     r"^benchmarks/accelerator": "--device cpu --smoke --modes eager --parts verify --out results.json",

@@ -29,7 +29,7 @@ from specdec_core.theory import walltime_improvement
 from specdec_core.theory.intervals import median_interval
 
 _MOST_EXPECTATIONS = 500
-_ONLY_IF = ("remembers", "uneven_calls", "groups")
+_ONLY_IF = ("remembers", "uneven_calls", "groups", "synthetic")
 """Fields that `results.jsonl` has only if they say something."""
 _UNKNOWN = RunExpectation(None, None, None, None, (), None, None)
 
@@ -77,6 +77,8 @@ class RunSummary:
             it. The run is then not ranked. Empty otherwise, and then `results.jsonl` has no such field.
         groups: The findings for each group of prompts. Empty if the study groups none, for a run that failed or
             keeps state, and then `results.jsonl` has no such field.
+        synthetic: Whether its rule simulates acceptance: the run is marked, and not ranked. `results.jsonl` has
+            the field only if it does.
     """
 
     task: str | None
@@ -106,6 +108,7 @@ class RunSummary:
     remembers: bool = False
     uneven_calls: tuple[int, ...] = ()
     groups: tuple[GroupSummary, ...] = ()
+    synthetic: bool = False
 
     @property
     def status(self) -> Literal["ok", "plugin-failure", "error"]:
@@ -246,6 +249,7 @@ def _summary(result: StudyResult, run: Run, measured: _TaskMetrics) -> RunSummar
         passes_saved=None if task.generation.beams == 1 else _passes_saved(run, measured),
         replayed=replayed,
         remembers=any(repeat.remembers for repeat in repeats.values()),
+        synthetic=run.synthetic,
         uneven_calls=uneven_calls(run, repeats, result.of_run(task, BASELINE), greedy=task.sampling.greedy),
     )
 
