@@ -138,14 +138,14 @@ def unrolled_scores(head: Eagle3Head, reading: TargetReading, count: int, temper
     """
     ids, rows = head.token_ids, reading.rows
     reached = torch.ones(rows.tokens.shape[0], rows.tokens.shape[1] - 1, device=ids.device)
-    sums = torch.zeros(4, count, dtype=torch.float64)
+    sums = torch.zeros(4, count, dtype=torch.float64, device=ids.device)
     for depth, step in enumerate(unrolled(head, reading, count)):
         p = (step.p_logits / temperature).softmax(-1)
         q = torch.zeros_like(p).index_copy_(1, ids, (step.logits.float() / temperature).softmax(-1))
         overlap = torch.minimum(p, q).sum(-1)
         agreement = p.argmax(-1) == q.argmax(-1)
         seen = [torch.ones_like(overlap), overlap, agreement, reached[step.where] * overlap]
-        sums[:, depth] = torch.stack([each.sum().double().cpu() for each in seen])
+        sums[:, depth] = torch.stack([each.sum().double() for each in seen])
         x = step.tokens[:, None]
         reached[step.where] *= (q.gather(1, x) / p.gather(1, x)).clamp(max=1)[:, 0]
-    return Scores(*sums)
+    return Scores(*sums.cpu())
