@@ -6,10 +6,11 @@ import textwrap
 from collections.abc import Iterator
 from importlib.metadata import EntryPoint, distribution, distributions
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
-from specdec_core.registry import default_registry, discovery
+from specdec_core.registry import Registry, default_registry, discovery, registry
 
 TOYS = """
     from typing import Annotated
@@ -108,7 +109,8 @@ class Site:
         importlib.invalidate_caches()
 
     def module(self, name: str, source: str) -> None:
-        """Write a module."""
+        """Write a module, which is imported anew."""
+        sys.modules.pop(name, None)
         (self.folder / f"{name}.py").write_text(textwrap.dedent(source))
 
 
@@ -138,9 +140,23 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
             del sys.modules[name]
 
 
+_TOYS: list[tuple[Registry, dict[str, ModuleType]]] = []
+"""The toys as they were installed first: models of studies are made for a registry, which takes long."""
+
+
 @pytest.fixture
-def toys(site: Site) -> Site:
+def toys(site: Site, monkeypatch: pytest.MonkeyPatch) -> Site:
     """Install `specdec-toys`, with drafters and controllers, as the only plugins."""
     site.module("toy_parts", PARTS)
     site.install("specdec-toys", "toy_plugin", TOYS)
+    if not _TOYS:
+        modules = {name: importlib.import_module(name) for name in ("toy_parts", "toy_plugin")}
+        _TOYS.append((default_registry(), modules))
+    found, modules = _TOYS[0]
+    for name, module in modules.items():
+        monkeypatch.setitem(sys.modules, name, module)
+    default_registry.cache_clear()
+    with monkeypatch.context() as patch:
+        patch.setattr(registry, "Registry", lambda: found)
+        default_registry()
     return site

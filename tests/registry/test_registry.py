@@ -1,4 +1,3 @@
-import sys
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -304,7 +303,6 @@ def test_a_trainer_is_found_listed_and_created(site):
         registry.spec("trainer", "fits")
     site.module("other_parts", "class Fit:\n    def __init__(self, config): pass")
     site.module("fit_parts", "from other_parts import Fit")
-    sys.modules.pop("fit_parts")
     with pytest.raises(PluginError, match="makes a Fit, which is not a Trainer"):
         Registry().create("trainer", "fit", config)
 

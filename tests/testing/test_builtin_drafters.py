@@ -116,7 +116,7 @@ def subjects(catalogues, device):
 
         config = default_registry().drafter_config(plugin_of(name))
         kind = {"targets": "encoder-decoder" if encoder else "decoder-only", "__module__": __name__}
-        return DrafterSubject(make, type("Config", (config,), kind), device=device)
+        return DrafterSubject(make, type("Config", (config,), kind, use_attribute_docstrings=False), device=device)
 
     return {(name, encoder): subject(name, encoder) for name, encoder in ALL}
 

@@ -30,7 +30,7 @@ SHORT_PARAMS = [one for one in HEALTHY_PARAMS if one.values[1] not in LIKE_BUILT
 def subject(kind, make, **needs):
     """Return a plugin class as a subject, with what it declares that it needs."""
     said = {**getattr(make, "declares", {}), **needs, "__module__": __name__}
-    return subject_of(kind, make, config=type("Config", (DrafterConfig,), said))
+    return subject_of(kind, make, config=type("Config", (DrafterConfig,), said, use_attribute_docstrings=False))
 
 
 @pytest.mark.parametrize(("kind", "name"), ALL)

@@ -276,7 +276,7 @@ def test_a_drafter_that_cannot_be_made_is_tried_once():
 
 def config_of(**needs):
     """Return a class of settings that says what a drafter needs."""
-    return type("Config", (DrafterConfig,), {"__module__": __name__, **needs})
+    return type("Config", (DrafterConfig,), {"__module__": __name__, **needs}, use_attribute_docstrings=False)
 
 
 class TestNeeds:

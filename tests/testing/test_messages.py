@@ -148,7 +148,10 @@ class CannotBegin(Raises):
 def drafter_of(kind, *, needs_hidden=None):
     needs = bool(kind.hidden_layers) if needs_hidden is None else needs_hidden
     said = {"needs_hidden_states": needs, "targets": "decoder-only", "__module__": __name__}
-    return DrafterSubject(lambda target: kind(PluginConfig(), target), type("Config", (DrafterConfig,), said))
+    return DrafterSubject(
+        lambda target: kind(PluginConfig(), target),
+        type("Config", (DrafterConfig,), said, use_attribute_docstrings=False),
+    )
 
 
 def told(subject, *names):
