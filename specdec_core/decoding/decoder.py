@@ -192,7 +192,7 @@ class Decoder:
         Warns:
             PluginWarning: A plugin failed and was switched off or overruled; once for each plugin.
         """
-        run = self._run(prompts, settings, observers, seeds, constraints, cache, options, stacklevel=3)
+        run = self._run(prompts, settings, observers, seeds, constraints, cache, options, stacklevel=4)
         return finished(run)
 
     def stream(
