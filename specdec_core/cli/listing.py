@@ -189,9 +189,12 @@ def _describe(task: Task) -> str:
 def _run_cells(run: Run, *, with_rule: bool) -> list[str]:
     rule = [] if not with_rule or run.drafter is None else ["token"]
     if run.drafter is None:
-        return [run.name, "none (target alone)", "", "", *([""] if with_rule else []), ""]
+        who = "none (target alone)" if run.engine is None else f"engine {run.engine.model} at {run.engine.url}"
+        return [run.name, who, "", "", *([""] if with_rule else []), ""]
     settings = run.resolved()
     shown = [_settings_text(settings[key]) for key in ("drafter", "gamma")]
+    if run.engine is not None:
+        shown[0] += f", served by {run.engine.host}"
     lenience = "1 (lossless)" if run.lenience is None else _settings_text(settings["lenience"])
     sampling = "as the target" if run.draft_sampling is None else _settings_text(settings["draft_sampling"])
     if run.rule is not None:

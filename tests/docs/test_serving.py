@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 import urllib.request
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -19,7 +20,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from typer.testing import CliRunner
 
 from specdec_core.cli.main import app
+from specdec_core.interface.trainer import NoProgress
 from specdec_core.models import model_folder
+from specdec_core.study import compare
 
 for package in ("accelerate", "fastapi", "openai", "uvicorn"):
     pytest.importorskip(package, reason=f"{package} of transformers[serving] is not installed")
@@ -36,20 +39,29 @@ GAMMA = "{name: confidence, max_gamma: 6, threshold: 0.3}"
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory):
-    import openai
-
-    root = tmp_path_factory.mktemp("server")
-    folder, log = root / "model", root / "log.txt"
+def exported(tmp_path_factory):
+    """A folder that `transformers serve` serves with a drafter."""
+    folder = tmp_path_factory.mktemp("server") / "model"
     words = ["export", str(folder), "--to", "transformers", "--model", "builtin:target", "--drafter", CHAIN]
     done = CliRunner().invoke(app, [*words, "--gamma", GAMMA])
     assert done.exit_code == 0, done.output
     shutil.copy(ROOT / "examples/prompts/dialogue.jinja", folder / "chat_template.jinja")
+    return folder
+
+
+def _free_port() -> int:
     with socket.socket() as free:
         free.bind(("localhost", 0))
-        port = free.getsockname()[1]
+        return free.getsockname()[1]
+
+
+@contextmanager
+def _serving(folder: Path, port: int):
+    """Serve a folder; yield the process and its log."""
+    log = folder.parent / f"log-{time.monotonic_ns()}.txt"
     command = [sys.executable, "-m", "transformers.cli.transformers", "serve", str(folder), "--trust-remote-code"]
-    settings = {"HF_HOME": str(root / "cache"), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+    settings = {"HF_HOME": str(folder.parent / "cache"), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+    (folder.parent / "cache" / "hub").mkdir(parents=True, exist_ok=True)  # it lists the models there
     with log.open("w") as output:
         process = subprocess.Popen(
             [*command, "--device", "cpu", "--dtype", "float32", "--port", str(port)],
@@ -59,12 +71,21 @@ def server(tmp_path_factory):
         )
     try:
         _wait(f"http://localhost:{port}/health", process, log)
-        client = openai.OpenAI(base_url=f"http://localhost:{port}/v1", api_key="none", max_retries=0)
-        yield SimpleNamespace(client=client, name=str(folder), log=log)
-        client.close()
+        yield process, log
     finally:
         process.terminate()
         process.wait(timeout=30)
+
+
+@pytest.fixture(scope="module")
+def server(exported):
+    import openai
+
+    port = _free_port()
+    with _serving(exported, port) as (_, log):
+        client = openai.OpenAI(base_url=f"http://localhost:{port}/v1", api_key="none", max_retries=0)
+        yield SimpleNamespace(client=client, name=str(exported), log=log)
+        client.close()
 
 
 def _wait(address: str, process: subprocess.Popen, log: Path) -> None:
@@ -153,3 +174,45 @@ def test_sampling_follows_the_seed(server):
         return answer.choices[0].text
 
     assert sampled(1) == sampled(1) != sampled(2)
+
+
+class _Killer(NoProgress):
+    """Kills a server in the middle of a repeat of a run."""
+
+    def __init__(self, process: subprocess.Popen, when: str) -> None:
+        self._process, self._when = process, when
+
+    def advance(self, done: float, note: str = "") -> None:
+        if note == self._when:
+            self._process.kill()
+
+
+def test_a_study_compares_with_a_server_that_is_killed_and_started_again(exported, tmp_path):
+    port = _free_port()
+    served = {"url": f"http://localhost:{port}/v1", "model": str(exported), "max_retries": 0}
+    study = {
+        "target": "builtin:target",
+        "prompts": {"builtin": "heldout", "limit": 3},
+        "sampling": {"temperature": 0},
+        "generation": {"max_new_tokens": 24},
+        "repeats": 3,
+        "runs": [
+            {"name": "here", "drafter": "prompt-copy", "gamma": 4},
+            {"name": "served", "engine": served},
+        ],
+    }
+    with _serving(exported, port) as (process, _):
+        found = compare(study, tmp_path, progress=_Killer(process, "served, repeat 2"))
+    assert found.rows[1].repeats == 3
+    assert found.rows[2].repeats == 1, found.errors
+    (error,) = found.errors
+    assert "it cannot be reached" in error
+    stored = (tmp_path / "repeats.jsonl").read_bytes()
+    with _serving(exported, port) as (_, log):
+        again = compare(study, tmp_path, progress=False)
+    assert (tmp_path / "repeats.jsonl").read_bytes().startswith(stored)
+    assert not again.failures
+    assert [row.repeats for row in again.rows] == [3, 3, 3]
+    assert [row.quality["exact"] for row in again.rows] == [1.0, 1.0, 1.0]
+    # Two repeats are left, and one short request comes before them.
+    assert log.read_text().count("POST /v1/completions") == 7

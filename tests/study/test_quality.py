@@ -9,7 +9,7 @@ import logging
 import math
 import random
 import sys
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 
 import numpy as np
 import pytest
@@ -22,6 +22,7 @@ from specdec_core.study.report import resampling
 from specdec_core.study.report.quality import (
     METRICS,
     TESTED,
+    Output,
     agreement,
     assess,
     first_difference,
@@ -37,16 +38,8 @@ from tests.docs.pages import ROOT, blocks
 WORDS = ["der", "die", "Größe", "Übersicht", "Datei", "öffnen", "nicht", "Fehler", "beim", "f()", ",", "."]
 
 
-@dataclass(frozen=True)
-class Written:
-    """The parts of an output that a run keeps."""
-
-    tokens: tuple[int, ...]
-    text: str
-
-
 def written(texts):
-    return [Written(tuple(map(ord, text)), text) for text in texts]
+    return [Output(tuple(map(ord, text)), text) for text in texts]
 
 
 def text(chance, words):

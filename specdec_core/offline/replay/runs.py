@@ -14,6 +14,7 @@ import torch
 from specdec_core.costs import StepCosts
 from specdec_core.decoding import make_gamma, make_lenience, make_rule
 from specdec_core.interface import AcceptanceRule, GammaController
+from specdec_core.interface.errors import ConfigError
 from specdec_core.offline.record import Record, RecordedText, RecordPart
 from specdec_core.offline.record.format import SomeTexts
 from specdec_core.offline.replay import DrafterReplay, Replayed, TextAcceptance, check_replayable, expected_metrics
@@ -71,6 +72,11 @@ class Replayer:
             ConfigError: It cannot be replayed; with the reason.
             PluginError: A plugin cannot be loaded.
         """
+        if run.drafter is None:
+            raise ConfigError(
+                f"run {run.name!r} is decoded by an engine: say with `drafter` and `gamma` what the server drafts "
+                "with, and the replay forecasts it."
+            )
         greedy = self.part.header.sampling.greedy
         lenience = make_lenience(run.lenience, self.registry)
         rule = make_rule(run.rule, self.registry, greedy=greedy, lenience=lenience)

@@ -55,6 +55,7 @@ def run_problems(
     if config.lossless:
         yield from _lossy(runs, of_run)
     yield from _beams(config, runs, tasks, of_run)
+    yield from _engines(config, runs, of_run, tasks)
 
 
 def _requirements(
@@ -71,7 +72,7 @@ def _requirements(
     }
     for index, (run, tasks) in enumerate(zip(runs, of_run, strict=True)):
         found: dict[tuple[Keys, str], list[Task]] = {}
-        for task in tasks:
+        for task in tasks if run.drafter is not None else ():
             unmet = unmet_requirements(registry, cast("Any", run.drafter), **facts[task.name], folder=folder)
             for keys, error in unmet:
                 found.setdefault((keys, str(error)), []).append(task)
@@ -144,6 +145,29 @@ def _beams(
             for name, problem in task.generation.beam_problems(task.sampling, **given):
                 if name in given:
                     yield Problem(("runs", index, name), problem, f"{_in_tasks([task])}{name}: ")
+
+
+def _engines(
+    config: StudyConfig, runs: Sequence[Run], of_run: Sequence[Sequence[Task]], tasks: Sequence[Task]
+) -> Iterator[Problem]:
+    """Yield settings that an engine does not take."""
+    baseline = [("baseline", tasks)] if config.baseline is not None else []
+    served: list[tuple[Keys, Sequence[Task]]] = [((name,), compared) for name, compared in baseline]
+    for index, (run, compared) in enumerate(zip(runs, of_run, strict=True)):
+        if run.engine is None:
+            continue
+        served.append((("runs", index), compared))
+        for name in ("lenience", "rule", "draft_sampling", "draft_beams"):
+            if getattr(run, name) is not None:
+                yield Problem(
+                    ("runs", index, name), f"{name}: a server is not told; start it with the setting instead."
+                )
+    for keys, compared in served:
+        for task in compared:
+            if task.generation.constraint is not None or task.generation.beams > 1:
+                what = "beams" if task.generation.beams > 1 else "constraint"
+                where = _in_tasks([task])
+                yield Problem((*keys, "engine"), f"{where}engine: a server is sent no {what}; remove one of them.")
 
 
 def _in_tasks(tasks: Sequence[Task]) -> str:

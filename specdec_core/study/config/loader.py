@@ -107,7 +107,7 @@ class _Loader:
         for problem in run_problems(config, runs, tasks, self._registry, self._folder):
             self._note(*problem)
         self._raise_problems()
-        return Study(self._path, config, (Run(BASELINE), *runs), tuple(tasks))
+        return Study(self._path, config, (_baseline(config), *runs), tuple(tasks))
 
     def _where(self, path: Keys, key: bool = False) -> str:
         origin = self._origin(path)
@@ -149,7 +149,7 @@ class _Loader:
         data |= {
             section: [one.data for one in expanded] for section, expanded in self._expanded.items() if expanded
         }
-        missing = [] if self._recorded else list(self._missing(data))
+        missing = [*([] if self._recorded else self._missing(data)), *self._incomplete(data)]
         try:
             config = model.model_validate(data, context={"folder": self._folder})
         except ValidationError as error:
@@ -172,7 +172,23 @@ class _Loader:
                     other = "; add it here, or to the whole study" if path else ""
                     yield f"{self._where(path)}: {inside}missing key {key!r}{other}."
 
+    def _incomplete(self, data: Mapping[str, Any]) -> Iterator[str]:
+        """Yield a message for each key that a run lacks; an engine knows what it drafts with."""
+        runs = data.get("runs")
+        for index, entry in enumerate(runs if isinstance(runs, list) else ()):
+            for key in ("drafter", "gamma"):
+                keys: Keys = ("runs", index, key)
+                other = "gamma" if key == "drafter" else "drafter"
+                alone = isinstance(entry, Mapping) and entry.get("engine") is not None and entry.get(other) is None
+                if isinstance(entry, Mapping) and entry.get(key) is None and not alone:
+                    yield f"{self._where(keys)}: {dotted(self._written(keys[:2]))}: missing key {key!r}."
+
     def _run(self, run: RunConfig, origin: Expanded) -> Run:
+        if run.engine is not None and run.drafter is None:
+            served = run.name or f"{run.engine.model}@{run.engine.host}"
+            labels = RunLabels(f"served by {run.engine.host}", "")
+            refused = (run.lenience, run.draft_sampling, labels, run.rule, run.draft_beams)  # by the checks
+            return Run(served + origin.suffix, None, None, *refused, run.engine)
         gamma = controller_label(self._registry, "gamma", run.gamma)
         lenience = 1.0 if run.lenience is None else controller_label(self._registry, "lenience", run.lenience)
         drafter = drafter_label(run.drafter)
@@ -186,9 +202,11 @@ class _Loader:
             labelled = {*named, *_labelled_keys(run.drafter, ("drafter",))}
             others = {key: value for key, value in origin.choices.items() if origin.resolved[key] not in labelled}
             origin = replace(origin, choices=others)
+        if run.engine is not None:
+            drafter += f", served by {run.engine.host}"
         labels = RunLabels(drafter, gamma, lenience, rule)
         settings = (run.drafter, run.gamma, run.lenience, run.draft_sampling, labels, run.rule, run.draft_beams)
-        return Run(name + origin.suffix, *settings)
+        return Run(name + origin.suffix, *settings, run.engine)
 
     def _tasks(self, config: StudyConfig, runs: Sequence[Run]) -> list[Task]:
         """Return the tasks; a study without `tasks` is a single unnamed one."""
@@ -203,7 +221,7 @@ class _Loader:
             pairs = list(zip(runs, chosen, strict=True))
             of_task = [[run for run, of in pairs if {task.name} <= {None, *of}] for task in self._recorded]
             both = zip(self._recorded, of_task, strict=True)
-            return [replace(task, runs=(Run(BASELINE), *own)) for task, own in both]
+            return [replace(task, runs=(_baseline(config), *own)) for task, own in both]
         if config.tasks is None:
             self._chosen(config, ())
             return [self._task(None, (), config, _UNNAMED_TASK, runs)]
@@ -236,7 +254,7 @@ class _Loader:
             chat_template=template,
             sampling=self._sampling(config, task, benchmark=prompts.benchmark is not None),
             generation=self._generation(config, task, keys, benchmark=prompts.benchmark is not None),
-            runs=(Run(BASELINE), *runs),
+            runs=(_baseline(config), *runs),
             warmup_config=warmup,
             warmup=() if warmup is None else self._warmup(warmup, texts, keys if task.warmup_prompts else ()),
         )
@@ -327,6 +345,10 @@ class _Loader:
             source = next(one for one in ("dataset", "benchmark", "file") if one == "file" or getattr(config, one))
             self._note((*keys, source), error)
             return (), None
+
+
+def _baseline(config: StudyConfig) -> Run:
+    return Run(BASELINE, engine=None if config.baseline is None else config.baseline.engine)
 
 
 _Settings = TypeVar("_Settings", bound="BaseModel")

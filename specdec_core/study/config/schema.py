@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -13,9 +12,7 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
-    SerializerFunctionWrapHandler,
     create_model,
-    model_serializer,
     model_validator,
 )
 
@@ -25,7 +22,9 @@ from specdec_core.interface.settings import GenerationSettings, SamplingSettings
 from specdec_core.registry import plugin_types
 from specdec_core.registry.settings_models import NO_SOURCE
 from specdec_core.study.config.benchmarks import BENCHMARKS, check_benchmark, names_prompt, spelled_out
+from specdec_core.study.config.engine import EngineConfig
 from specdec_core.study.config.prompt_columns import Columns, check_template
+from specdec_core.study.config.repeats_config import AnyRepeats, RepeatsConfig
 
 if TYPE_CHECKING:
     from specdec_core.registry import Registry
@@ -189,53 +188,6 @@ class ImagesConfig(_Part):
     """Token id of black; those of the other levels follow. Any other token leaves its pixel empty."""
 
 
-class RepeatsConfig(_Part):
-    """How often each run is timed: until every speed-up is known well enough."""
-
-    min: Annotated[int, Field(ge=1)] = 3
-    """Time each run at least this often."""
-    max: Annotated[int, Field(ge=1)] = 10
-    """Time each run at most this often."""
-    spread: Annotated[float, Field(gt=0)] = 0.05
-    """Stop when half the interval of every run's speed-up is at most this fraction of it."""
-
-    @model_validator(mode="after")
-    def _check_order(self) -> RepeatsConfig:
-        if self.max < self.min:
-            raise ValueError(f"'max' ({self.max}) is less than 'min' ({self.min})")
-        return self
-
-    def once(self) -> RepeatsConfig:
-        """Return the settings of a single repeat."""
-        return self.model_copy(update={"min": 1, "max": 1})
-
-    @model_serializer(mode="wrap")
-    def _short(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any] | int:
-        plain: dict[str, Any] = serialize(self)
-        return self.min if self.min == self.max else plain
-
-
-def _spell_out_repeats(value: Any) -> Any:
-    """Expand a number of repeats, or `auto`, to a mapping."""
-    if isinstance(value, (Mapping, RepeatsConfig)):
-        return value
-    if value == "auto":
-        return {}
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise ValueError(
-            f"expected a number of at least 1, 'auto', or a mapping of min, max, spread; given {value!r}."
-        )
-    return {"min": value, "max": value}
-
-
-_Repeats = Annotated[
-    RepeatsConfig,
-    BeforeValidator(
-        _spell_out_repeats,
-        json_schema_input_type=Annotated[int, Field(ge=1)] | Literal["auto"] | RepeatsConfig,
-    ),
-]
-"""Repeats: a mapping, a fixed number, or `auto`."""
 AnyTarget = Annotated[
     TargetConfig,
     BeforeValidator(
@@ -299,10 +251,13 @@ class RunConfig(_Part):
 
     name: Annotated[str, Field(min_length=1, max_length=100)] | None = None
     """Name of the run in tables and results; by default made from drafter and gamma."""
-    drafter: Any
+    drafter: Any = None
     """The drafter: the settings of an installed plugin."""
-    gamma: Any
+    gamma: Any = None
     """Tokens drafted per step: the settings of a controller."""
+    engine: EngineConfig | None = None
+    """A server that decodes the prompts instead. `drafter` and `gamma` may then say what it drafts with, which a
+    replay forecasts."""
     lenience: Any = None
     """Lenience of the acceptance rule: the settings of a controller; by default 1, which is lossless."""
     rule: Any = None
@@ -316,6 +271,13 @@ class RunConfig(_Part):
     """Names of the tasks to run it on, where `*` matches any text; by default all."""
     grid: _Grid = Field(default_factory=dict)
     """Settings to vary: dotted keys of this run with lists of values. Every combination becomes a run."""
+
+
+class BaselineConfig(_Part):
+    """How the baseline decodes."""
+
+    engine: EngineConfig
+    """A server that decodes the prompts without drafts."""
 
 
 class StudyConfig(_Part):
@@ -339,7 +301,7 @@ class StudyConfig(_Part):
     auto_find_batch_size: bool = False
     """Decode a batch that the memory does not hold in two halves, and these in halves again, instead of failing
     the run. A note says so: its times are then not those of `batch_size`."""
-    repeats: _Repeats = RepeatsConfig(min=3, max=3)
+    repeats: AnyRepeats = RepeatsConfig(min=3, max=3)
     """How often each run is timed, in turns: a number, a mapping, or `auto` for its defaults."""
     timing: bool = True
     """Whether runs are timed. `false` measures acceptance alone: each run decodes once, whatever `repeats` says,
@@ -349,6 +311,8 @@ class StudyConfig(_Part):
     distribution."""
     images: ImagesConfig | None = None
     """Show outputs as pictures in the report, for models of pixels; it changes nothing that is measured."""
+    baseline: BaselineConfig | None = None
+    """A server that decodes the baseline; by default the target does, here."""
     tasks: Annotated[tuple[TaskConfig, ...], Field(min_length=1)] | None = None
     """Tasks to decode, each with its own baseline and table; without them the study is a single task."""
     runs: Annotated[tuple[Any, ...], Field(min_length=1)]
@@ -376,8 +340,8 @@ def study_model(registry: Registry, *, runs_needed: bool = True) -> type[StudyCo
 @lru_cache(maxsize=8)
 def run_model(registry: Registry) -> type[RunConfig]:
     """Return the model of a run that may name exactly the plugins of the registry."""
-    drafter = Field(description="The drafter: a name, or a mapping with `name` and settings.")
-    gamma = Field(description="Tokens drafted per step: a number, a name, or a mapping.")
+    drafter = Field(None, description="The drafter: a name, or a mapping with `name` and settings.")
+    gamma = Field(None, description="Tokens drafted per step: a number, a name, or a mapping.")
     lenience = Field(None, description="Lenience l in (0, 1], 1 is lossless: a number, a name, or a mapping.")
     rule = Field(None, description="The acceptance rule: a name, or a mapping with `name` and settings.")
     any_drafter, any_gamma, any_lenience, any_rule = plugin_types(registry)
@@ -385,8 +349,8 @@ def run_model(registry: Registry) -> type[RunConfig]:
         "Run",
         __base__=RunConfig,
         __cls_kwargs__=NO_SOURCE,
-        drafter=(any_drafter, drafter),
-        gamma=(any_gamma, gamma),
+        drafter=(any_drafter | None, drafter),
+        gamma=(any_gamma | None, gamma),
         lenience=(any_lenience | None, lenience),
         rule=(any_rule | None, rule),
     )
@@ -397,7 +361,7 @@ def study_schema(registry: Registry) -> dict[str, Any]:
     schema = study_model(registry).model_json_schema()
     run = schema["$defs"]["Run"]
     # Required keys may come from the grid.
-    run["anyOf"] = [{"required": run.pop("required")}, {"required": ["grid"]}]
+    run["anyOf"] = [{"required": keys} for keys in (["drafter", "gamma"], ["engine"], ["grid"])]
     # Target and prompts may be set by every task instead.
     schema["anyOf"] = [{"required": ["target", "prompts"]}, {"required": ["tasks"]}]
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema, "title": "specdec study"}

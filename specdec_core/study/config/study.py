@@ -20,8 +20,10 @@ if TYPE_CHECKING:
     from specdec_core.interface.settings import GenerationSettings, SamplingSettings, TargetConfig
     from specdec_core.interface.spec import PluginKind
     from specdec_core.registry import Registry
+    from specdec_core.study.config.engine import EngineConfig
     from specdec_core.study.config.prompts import PromptText
-    from specdec_core.study.config.schema import PromptsConfig, RepeatsConfig, StudyConfig
+    from specdec_core.study.config.repeats_config import RepeatsConfig
+    from specdec_core.study.config.schema import PromptsConfig, StudyConfig
 
 BASELINE = "baseline"
 """Name of the autoregressive baseline: the target alone, the first run of every task."""
@@ -65,6 +67,8 @@ class Run:
         labels: How tables show the settings above.
         rule: Settings of the acceptance rule; None is Algorithm 1.
         draft_beams: With beams, the number of nodes in each level of the draft; None for as many as beams.
+        engine: The server that decodes; None for the target here. Drafter and gamma, if given, say what it drafts
+            with.
     """
 
     name: str
@@ -75,6 +79,7 @@ class Run:
     labels: RunLabels = RunLabels()
     rule: PluginConfig | None = None
     draft_beams: int | None = None
+    engine: EngineConfig | None = None
 
     def __hash__(self) -> int:
         """Hash the name: settings may hold mappings, which have no hash."""
@@ -107,7 +112,8 @@ class Run:
             parts["rule"] = self.rule
         settings = {key: part and part.model_dump(mode="json") for key, part in parts.items()}
         width = {} if self.draft_beams is None else {"draft_beams": self.draft_beams}
-        return {"name": self.name, **settings, **width}
+        engine = {} if self.engine is None else {"engine": self.engine.model_dump(mode="json")}
+        return {"name": self.name, **settings, **width, **engine}
 
 
 @dataclass(frozen=True)
@@ -137,6 +143,11 @@ class Task:
     runs: tuple[Run, ...]
     warmup_config: PromptsConfig | None = None
     warmup: tuple[PromptText, ...] = ()
+
+    @property
+    def served(self) -> bool:
+        """Whether engines decode all runs, so that nothing is loaded here."""
+        return all(run.engine is not None for run in self.runs)
 
     def with_task(self, text: str) -> str:
         """Return a text prefixed with the name of this task, if it has one."""

@@ -104,9 +104,9 @@ def speedup_bound(run: Metrics, baseline: Metrics) -> float | None:
         baseline: Metrics of the baseline in the same repeats.
 
     Returns:
-        The bound; None if nothing was decoded.
+        The bound; None if nothing was decoded, or an engine does not say in how many target calls.
     """
-    if not run.tokens or not baseline.tokens:
+    if not run.target_calls or not baseline.target_calls:
         return None
     calls = (run.tokens / run.target_calls) / (baseline.tokens / baseline.target_calls)
     return max(calls, run.block_efficiency / baseline.block_efficiency)

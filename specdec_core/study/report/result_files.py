@@ -67,7 +67,7 @@ def output_lines(study: Study, outputs: Outputs) -> Iterator[dict[str, Any]]:
                     **({"group": list(prompt.group)} if prompt.group else {}),
                     "text": output.text,
                     "references": list(prompt.references),
-                    "same_as_baseline": index < len(baseline) and output.tokens == baseline[index].tokens,
+                    "same_as_baseline": index < len(baseline) and output.same_as(baseline[index]),
                     "tokens": list(output.tokens),
                     "metrics": {"speculative_decoding": _speculative_decoding(output)},
                 }

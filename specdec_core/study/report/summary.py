@@ -147,8 +147,9 @@ def _of_task(result: StudyResult, task: Task) -> list[RunSummary]:
         task.prompts,
         {one.name: result.of_run(task, one.name) for one in sound},
         config.batch_size,
-        # A batch may have been decoded in parts.
-        speeds=config.batch_size == 1 or not config.auto_find_batch_size,
+        # A batch may have been decoded in parts, and requests to a server overlap.
+        speeds=(config.batch_size == 1 or not config.auto_find_batch_size)
+        and not any(one.engine and max(one.engine.concurrency, config.batch_size) > 1 for one in task.runs),
     )
     return [replace(one, groups=groups.get(one.name, ())) for one in summaries]
 
@@ -220,7 +221,7 @@ def _summary(result: StudyResult, run: Run, measured: _TaskMetrics) -> RunSummar
     )
     references = [prompt.references for prompt in task.prompts]
     # The baseline does not differ from itself, and greedy outputs are compared exactly: there is nothing to test.
-    untested = run.drafter is None or task.sampling.greedy
+    untested = run.name == BASELINE or task.sampling.greedy
     # No run of a replay has outputs.
     quality = None if replayed else assess_repeats(outputs, others, references, greedy=untested)
     return RunSummary(
@@ -341,7 +342,7 @@ def _expected(
         time_shares=_time_shares(shares, replayed),
         diagnosis=None,
     )
-    if run.drafter is None or speed.speedup is None or counts.gamma_mean is None:
+    if run.drafter is None or run.engine is not None or speed.speedup is None or counts.gamma_mean is None:
         return expected
     facts = RunFacts(
         drafted=counts.gamma_mean,
@@ -382,7 +383,7 @@ def _by_theorem(run: Run, counts: RunCounts, speed: RunSpeed) -> float | None:
     For trees, and where a constraint forces tokens, its tokens per step, which the acceptance rate and a length do
     not determine, are those measured.
     """
-    if run.drafter is None:
+    if run.name == BASELINE:
         return 1.0 if counts.tokens else None
     if counts.alpha is None or counts.gamma_mean is None or speed.c is None:
         return None

@@ -185,9 +185,10 @@ def _departs(summary: RunSummary) -> bool:
 def _departure(summary: RunSummary) -> str:
     assert summary.quality is not None, "only a decoded run departs"
     prompt, token = summary.quality["first_difference"]
+    unit = "token or character" if "engine" in summary.config["run"] else "token"
     return (
         f"{summary.name}: {share(1 - summary.quality['exact'])} of its outputs differ from the baseline, "
-        f"first at token {token + 1} of prompt {prompt + 1}. At temperature 0 this only happens where two tokens "
+        f"first at {unit} {token + 1} of prompt {prompt + 1}. At temperature 0 this only happens where two tokens "
         "are equally probable up to rounding, which depends on the number of tokens in a forward pass. "
         "`dtype: float32` makes it rare."
     )

@@ -35,7 +35,12 @@ def uneven_calls(
         greedy: Whether the target decodes greedily.
     """
     known = [one for _, one in sorted(repeats.items()) if one.replayed is None]
-    if run.drafter is None or run.lenient or any(one.varies or one.failures for one in known):
+    if (
+        run.drafter is None
+        or run.engine is not None
+        or run.lenient
+        or any(one.varies or one.failures for one in known)
+    ):
         return ()
     by_output: dict[object, set[tuple[int, ...]]] = {}
     for one in known:

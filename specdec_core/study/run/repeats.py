@@ -118,7 +118,7 @@ class Repeat:
 def _output(plain: Mapping[str, Any]) -> Output:
     metrics = plain["metrics"]
     counts = None if metrics is None else RequestMetrics.from_plain(metrics)
-    return Output(tuple(plain["tokens"]), plain["text"], counts)
+    return Output(tuple(plain["tokens"]), plain["text"], counts, plain.get("count"))
 
 
 def _replayed(plain: Mapping[str, Any] | None) -> ReplayedOn | None:
@@ -181,7 +181,8 @@ class Repeats(Mapping[RepeatKey, Repeat]):
             return known
         # Token ids too: those of a large vocabulary are four times the size of a reference to them.
         tokens = self._once(tuple(map(self._once, output.tokens)))
-        return self._once(Output(tokens, self._once(output.text), self._once(output.metrics)))
+        shared = replace(output, tokens=tokens, text=self._once(output.text), metrics=self._once(output.metrics))
+        return self._once(shared)
 
     def _once(self, value: _Value) -> _Value:
         kept: _Value = self._shared.setdefault(value, value)

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from specdec_core.interface import Progress
 from specdec_core.interface.errors import PluginWarning, SpecdecError, raised_text, without_home
-from specdec_core.study.config.study import Run, Study, Task, with_task
+from specdec_core.study.config.study import BASELINE, Run, Study, Task, with_task
 from specdec_core.study.run.folder import RESUMED, StorageError, when_stopped
 from specdec_core.study.run.journal import Journal
 from specdec_core.study.run.repeats import Repeat, Repeats, RunKey
@@ -71,14 +71,14 @@ class Session:
         """Do something for a run of some tasks; return None if it fails.
 
         Whatever its plugins raise, sys.exit too, ends this run only. No plugin takes part in the baseline, and
-        without it there is nothing to compare: what it raises ends the study.
+        without it there is nothing to compare: what it raises ends the study, which resumes.
         """
         try:
             return action()
         except (KeyboardInterrupt, StorageError):
             raise
         except BaseException as error:
-            if run.drafter is None:
+            if run.name == BASELINE:
                 raise
             why = without_home(str(error)) if isinstance(error, SpecdecError) else raised_text(error)
             self.failed.update({(task.name, run.name): why for task in tasks})

@@ -15,8 +15,10 @@ from specdec_core.cluster import Pool
 from specdec_core.interface.errors import PluginError
 from specdec_core.interface.settings import TargetConfig
 from specdec_core.models.fast.packing import describe_hardware
+from specdec_core.study.config.grouping import batches_of
 from specdec_core.study.config.prompts import PromptText, ReadyPrompt
 from specdec_core.study.config.study import Task
+from specdec_core.study.run.engine_run import EngineRun
 from specdec_core.study.run.factory import ready_prompts
 from specdec_core.study.run.isolated import IsolatedPool, ProcessEndedError
 from specdec_core.study.run.prepared import RunJob
@@ -61,11 +63,15 @@ class Targets:
 
     def device(self, task: Task) -> str:
         """Return the device that times a task, with its hardware."""
+        if task.served:
+            return "engines"
         found: str = self._of(task.target).ask(_device, timed=not self.side_by_side)
         return found
 
     def prompts(self, task: Task, prompts: Sequence[PromptText]) -> list[ReadyPrompt]:
         """Return prompts of a task in the form that a decoder takes, after checking all of them."""
+        if task.served:  # the engines encode them
+            return [""] * len(prompts)
         ready: list[ReadyPrompt] = self._of(task.target).ask(
             _prompts, prompts, task.chat_template, timed=not self.side_by_side
         )
@@ -73,6 +79,10 @@ class Targets:
 
     def prepare(self, task: Task, job: RunJob) -> ReadyRun:
         """Load and warm up a run; one that decodes beside others only waits for the first to be measured."""
+        if job.run.engine is not None:
+            batches = batches_of(task.prompts, job.batch_size)
+            ordered = [task.prompts[number] for batch in batches for talk in batch for number in talk]
+            return EngineRun(job.run.engine, job, ordered)
         jobs = self._of(task.target)
         if self.side_by_side:
             return self._untimed.setdefault(jobs.gpus, _SideBySide(jobs)).add(jobs.target, job)

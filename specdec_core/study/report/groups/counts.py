@@ -65,7 +65,7 @@ def _counts(repeat: Repeat, count: int) -> Floats:
             found[one.number] = one.tokens, one.steps, one.accepted, one.verified
         return found
     for number, output in enumerate(repeat.outputs):
-        found[number, 0] = len(output.tokens)
+        found[number, 0] = output.num_tokens
         if (metrics := output.metrics) is not None:
             accepted = metrics.num_accepted_draft_tokens
             found[number, 1:3] = metrics.steps, accepted

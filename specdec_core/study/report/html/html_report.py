@@ -279,7 +279,7 @@ class _Section:
             if index >= len(self._written[run.name]):
                 continue
             output = self._written[run.name][index]
-            same, text, rest = baseline is not None and output.tokens == baseline.tokens, _text(output), ""
+            same, text, rest = baseline is not None and output.same_as(baseline), _text(output), ""
             if run.name == BASELINE:
                 baseline = output
             elif not same and baseline is not None and run.config["sampling"]["temperature"] == 0:

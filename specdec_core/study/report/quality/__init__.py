@@ -60,14 +60,32 @@ class Output:
     """The output of a run for one prompt.
 
     Attributes:
-        tokens: Ids of the new tokens.
+        tokens: Ids of the new tokens; empty where an engine does not tell them.
         text: The decoded tokens; None without a tokenizer.
         metrics: Counts of the request; None with beams, and for recorded texts.
+        count: Number of new tokens, where an engine does not tell their ids; else None.
     """
 
     tokens: tuple[int, ...]
     text: str | None
     metrics: RequestMetrics | None = None
+    count: int | None = None
+
+    @property
+    def num_tokens(self) -> int:
+        """Number of new tokens."""
+        return len(self.tokens) if self.count is None else self.count
+
+    def beside(self, other: Output) -> tuple[Sequence[object], Sequence[object]]:
+        """Return what is compared of two outputs: tokens, or characters where an engine tells no tokens."""
+        if self.count is None and other.count is None:
+            return self.tokens, other.tokens
+        return self.text or "", other.text or ""
+
+    def same_as(self, other: Output) -> bool:
+        """Return whether two outputs have equal tokens, or texts where an engine tells no tokens."""
+        ours, theirs = self.beside(other)
+        return ours == theirs
 
 
 @dataclass(frozen=True)
@@ -121,7 +139,7 @@ def assess(
         ValueError: If the outputs are empty, or differ in number.
     """
     check_pairs(len(outputs), len(references))
-    tokens, others = [each.tokens for each in outputs], [each.tokens for each in baseline]
+    tokens, others = _alike(outputs, baseline)
     scored = [index for index, texts in enumerate(references) if texts]
     unscored = Quality(agreement(tokens, others), first_difference(tokens, others), len(scored))
     if not scored:
@@ -150,6 +168,15 @@ def assess(
     )
 
 
+def _alike(
+    outputs: Sequence[Output], baseline: Sequence[Output]
+) -> tuple[list[Sequence[object]], list[Sequence[object]]]:
+    """Return what is compared of each output."""
+    check_pairs(len(outputs), len(baseline))
+    pairs = [one.beside(other) for one, other in zip(outputs, baseline, strict=True)]
+    return [ours for ours, _ in pairs], [theirs for _, theirs in pairs]
+
+
 def assess_repeats(
     outputs: Mapping[int, Sequence[Output]],
     baseline: Mapping[int, Sequence[Output]],
@@ -176,7 +203,7 @@ def assess_repeats(
     first, others = outputs[both[0]], baseline[both[0]]
     has_text = all(output.text is not None for output in (*first, *others))
     quality = assess(first, others, references if has_text else [()] * len(first), greedy=greedy)
-    tokens, expected = ([one.tokens for n in both for one in run[n]] for run in (outputs, baseline))
+    tokens, expected = _alike(*([one for n in both for one in run[n]] for run in (outputs, baseline)))
     found = first_difference(tokens, expected)
     return replace(
         quality,

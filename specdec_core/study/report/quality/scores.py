@@ -167,7 +167,7 @@ def _mean(sums: _Floats) -> _Floats:
     return scores
 
 
-def agreement(outputs: Sequence[Sequence[int]], baseline: Sequence[Sequence[int]]) -> float:
+def agreement(outputs: Sequence[Sequence[object]], baseline: Sequence[Sequence[object]]) -> float:
     """Return the share of prompts whose output tokens are all those of the baseline.
 
     It must be 1.0 at temperature 0 with lenience 1 (Leviathan et al. 2023, appendix A.1, arXiv 2211.17192).
@@ -185,7 +185,7 @@ def agreement(outputs: Sequence[Sequence[int]], baseline: Sequence[Sequence[int]
 
 
 def first_difference(
-    outputs: Sequence[Sequence[int]], baseline: Sequence[Sequence[int]]
+    outputs: Sequence[Sequence[object]], baseline: Sequence[Sequence[object]]
 ) -> tuple[int, int] | None:
     """Return the first prompt that differs from the baseline and its first such token, both from 0, or None.
 

@@ -1,0 +1,241 @@
+"""A run whose prompts a running server decodes: vLLM, SGLang, llama.cpp or `transformers serve`."""
+
+from __future__ import annotations
+
+import os
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import contextmanager
+from time import perf_counter
+from typing import Any
+from urllib.parse import urlsplit, urlunsplit
+
+from specdec_core.interface.errors import SpecdecError
+from specdec_core.models.chat_template import Message
+from specdec_core.study.config.engine import EngineConfig
+from specdec_core.study.config.prompts import PromptText, conversations
+from specdec_core.study.report.quality import Output
+from specdec_core.study.run.engine_figures import (
+    ASKED,
+    SETTINGS,
+    Answer,
+    counted,
+    read_answer,
+    read_counters,
+    total,
+)
+from specdec_core.study.run.prepared import RunJob
+from specdec_core.study.run.repeats import Repeat
+
+INSTALL = "pip install 'specdec-core[engines]'"
+_WARM_UP_TOKENS = 8
+_COUNTERS_SECONDS = 5.0
+"""How long a server may take to tell its counters."""
+_MAX_SEED = 2**31
+"""Seeds of all engines are below this number; llama.cpp reads 32 bits."""
+
+
+class EngineError(SpecdecError):
+    """A server cannot be reached, does not answer in time, or refuses a request; the message says which."""
+
+
+class EngineRun:
+    """A run on a server, which has answered a short request.
+
+    Args:
+        config: The server.
+        job: What to decode, and how; its prompts are not those that the target here has encoded.
+        prompts: The prompts as read, in the order of the job's batches: texts are completed, chats are rendered by
+            the server's own template.
+
+    Raises:
+        EngineError: The package openai is missing, the server does not answer, or it cannot do what is asked.
+    """
+
+    def __init__(self, config: EngineConfig, job: RunJob, prompts: Sequence[PromptText]) -> None:
+        try:
+            import openai
+        except ImportError as error:
+            raise EngineError(
+                f"`engine` needs the package openai, which cannot be imported: {INSTALL}."
+            ) from error
+        self._openai = openai
+        self._config, self._job, self._prompts = config, job, prompts
+        self._talks = conversations(prompts)
+        self._seeds = [seed % _MAX_SEED for _, seeds in job.batches for talk in seeds for seed in talk]
+        self._answered = 0
+        self._client = openai.OpenAI(
+            base_url=config.url,
+            api_key=os.environ.get("OPENAI_API_KEY") or "none",
+            timeout=config.timeout,
+            max_retries=config.max_retries,
+        )
+        self._kind = self._recognised()
+        self._fields = self._request_fields()
+        with self._errors("warming up"):
+            self._ask(0, prompts[0].messages, min(_WARM_UP_TOKENS, job.generation.max_new_tokens))
+
+    def measure(self, number: int, advance: Callable[[float], None]) -> Repeat:
+        """Send all prompts once, as many at a time as the study says.
+
+        Args:
+            number: Number of the repeat, from 1.
+            advance: Called with the share that is done, when an answer arrives.
+
+        Raises:
+            EngineError: The server goes away, is too slow, or refuses a prompt.
+        """
+        limit, concurrency = self._job.generation.max_new_tokens, self._config.concurrency
+        before, begun = self._counters(), perf_counter()
+        with self._errors(f"repeat {number}"):
+            answers = list(self._all(limit, advance))
+        metrics = total(answers, perf_counter() - begun, concurrency)
+        after = {} if metrics.row_steps else self._counters()
+        notes = []
+        if after.get("num_drafts", 0) > before.get("num_drafts", 0):
+            metrics = counted(metrics, before, after, concurrency)
+            notes.append(
+                "drafts are those that the server has counted meanwhile, of whatever it decoded; "
+                "`--per-request-spec-decode-metrics summary` of vLLM tells those of each request."
+            )
+        return Repeat(
+            *(self._job.task, self._job.run.name, number, metrics, ()),
+            outputs=tuple(map(_output, answers)),
+            request_seconds=tuple(one.seconds for one in answers),
+            device=f"{self._kind or 'server'} at {self._config.host}",
+            notes=(*notes, *self._notes(answers)),
+        )
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._client.close()
+
+    def _all(self, limit: int, advance: Callable[[float], None]) -> Iterator[Answer]:
+        """Yield the answers in the order of the prompts."""
+        self._answered = 0
+        pool = ThreadPoolExecutor(self._config.concurrency)
+        try:
+            jobs = [pool.submit(self._converse, talk, limit) for talk in self._talks]
+            for job in as_completed(jobs):
+                self._answered += len(job.result())
+                advance(self._answered / len(self._prompts))
+            for job in jobs:
+                yield from job.result()
+        except BaseException:
+            self._client.close()  # ends the requests that are on their way
+            raise
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+
+    def _converse(self, talk: Sequence[int], limit: int) -> list[Answer]:
+        """Return the answers to the turns of a conversation, each of which follows those before it."""
+        answers: list[Answer] = []
+        history: tuple[Message, ...] = ()
+        for index in talk:
+            said = self._prompts[index].messages
+            if said is not None:
+                history += said
+            answers.append(self._ask(index, None if said is None else history, limit))
+            history += ({"role": "assistant", "content": answers[-1].reply},)
+        return answers
+
+    def _ask(self, index: int, messages: Sequence[Message] | None, limit: int) -> Answer:
+        given = {**self._fields, "model": self._config.model, "max_tokens": limit, "seed": self._seeds[index]}
+        begun = perf_counter()
+        if messages is not None:
+            asked: Any = self._client.chat.completions.create(messages=list(messages), **given)
+        else:
+            prompt = self._prompts[index]
+            text = prompt.text if prompt.tokens is None else list(prompt.tokens)
+            asked = self._client.completions.create(prompt=text, **given)
+        seconds = perf_counter() - begun
+        try:
+            return read_answer(asked.model_dump(), seconds)
+        except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
+            raise EngineError(f"{self._config.url}: this is not an answer of OpenAI's API: {error!r}.") from error
+
+    def _recognised(self) -> str | None:
+        """Return the engine that the server names as the owner of its models; None if it is another."""
+        with self._errors("asking for its models"):
+            try:
+                owners = {one.owned_by for one in self._client.models.list()}
+            except self._openai.APIStatusError:  # it may serve a model and list none
+                return None
+        return next((name for name in owners if name in ASKED), None)
+
+    def _request_fields(self) -> dict[str, Any]:
+        """Return the fields of every request: the settings that are not the server's defaults."""
+        sampling, generation = self._job.sampling, self._job.generation
+        own = {name: getattr(sampling, name) for name in ("top_k", "min_p") if getattr(sampling, name) is not None}
+        if sampling.repetition_penalty != 1:
+            own["repetition_penalty"] = sampling.repetition_penalty
+        if generation.ignore_eos:
+            own["ignore_eos"] = True
+        names = SETTINGS.get(self._kind or "", {})
+        if unknown := [name for name in own if name not in names]:
+            raise EngineError(
+                f"{self._config.url}: this server does not say that it is vLLM, SGLang or llama.cpp, and OpenAI's "
+                f"API has no {', '.join(map(repr, unknown))}. Remove the setting from the study."
+            )
+        if self._kind is None and any(prompt.tokens is not None for prompt in self._prompts):
+            raise EngineError(f"{self._config.url}: this server takes texts, and the prompts are token ids.")
+        fields: dict[str, Any] = {"temperature": sampling.temperature}
+        if sampling.top_p is not None:
+            fields["top_p"] = sampling.top_p
+        if generation.stop:
+            fields["stop"] = list(generation.stop)
+        more = {**ASKED.get(self._kind or "", {}), **{names[name]: value for name, value in own.items()}}
+        if self._kind == "vllm" and generation.stop:
+            more["include_stop_str_in_output"] = True
+        return {**fields, "extra_body": {**more, **self._config.extra_body}}
+
+    def _notes(self, answers: Sequence[Answer]) -> Iterator[str]:
+        if self._job.generation.stop and self._kind != "vllm":
+            yield "this server leaves stop strings out of its texts, which differ from those of other runs there."
+        if self._kind is None and not self._job.sampling.greedy:
+            yield "this server may apply settings that the study does not state, such as a top_k of its model."
+        told = [(one.drafted, one.accepted) for one in answers if one.request is None and one.drafted]
+        if told:
+            drafted, accepted = (sum(value or 0 for value in column) for column in zip(*told, strict=True))
+            yield (
+                f"the server accepted {accepted} of {drafted} draft tokens; it does not tell those of each step, "
+                "so that an acceptance rate up to the first rejection is not known."
+            )
+
+    def _counters(self) -> Mapping[str, float]:
+        """Return the counters of drafts of the server; none if it has none."""
+        parts = urlsplit(self._config.url)
+        try:
+            address = urlunsplit((parts.scheme, parts.netloc, "/metrics", "", ""))
+            with urllib.request.urlopen(address, timeout=_COUNTERS_SECONDS) as answer:
+                return read_counters(answer.read().decode(errors="replace"))
+        except (OSError, ValueError):
+            return {}
+
+    @contextmanager
+    def _errors(self, doing: str) -> Iterator[None]:
+        """Name the server, and how far it got, where the client gives up."""
+        openai = self._openai
+        try:
+            yield
+        except openai.APITimeoutError as error:
+            reason = f"no answer within {self._config.timeout:g} s; raise `timeout`, or lower `concurrency`"
+            raise self._error(doing, reason) from error
+        except openai.APIConnectionError as error:
+            reason = f"it cannot be reached: {error.__cause__ or error}"
+            raise self._error(doing, f"{reason}. Start it, and run the same command again") from error
+        except openai.APIStatusError as error:
+            raise self._error(doing, f"it answered {error.status_code}: {error.message}") from error
+        except openai.OpenAIError as error:
+            raise self._error(doing, f"{error}") from error
+
+    def _error(self, doing: str, reason: str) -> EngineError:
+        tries = f" after {self._config.max_retries} retries" if self._config.max_retries else ""
+        done = f"; {self._answered} of {len(self._prompts)} prompts were answered" if "repeat" in doing else ""
+        return EngineError(f"{self._config.url} ({doing}){tries}: {reason}{done}. Finished repeats are kept.")
+
+
+def _output(answer: Answer) -> Output:
+    count = None if answer.token_ids else answer.tokens
+    return Output(answer.token_ids, answer.text, answer.request, count)

@@ -1,0 +1,394 @@
+"""Runs that a server decodes: its figures in our columns, and a server that is slow, busy, wrong or gone."""
+
+import json
+import sys
+import threading
+from contextlib import suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from specdec_core.interface.errors import ConfigError, SpecdecError
+from specdec_core.study import compare, load_study
+from specdec_core.study.run.engine_figures import read_answer
+
+PROMPTS = ["import os", "def main():", "class A:", "return"]
+TOKENS = 10
+VLLM = {
+    "mean_acceptance_length": 2.5,
+    "draft_acceptance_rate": 0.5,
+    "acceptance_histogram": [1, 1, 1, 1],
+    "acceptance_histogram_by_draft_length": {"2": [1, 0, 1], "3": [0, 1, 0, 1], "1": [0, 0]},
+    "num_spec_steps": 4,
+    "num_accepted_draft_tokens": 6,
+    "num_draft_tokens": 10,
+    "num_spec_tokens": 3,
+}
+"""Of 10 tokens, 6 are accepted drafts, so that 4 steps remain; the drafts of 0 of 2 and 1 of 3 are cut short."""
+
+
+class Server:
+    """Plays an engine: answers each prompt with a text that follows from it."""
+
+    def __init__(self, owner="someone", more=None, choice=None, counters=None):
+        self.owner, self.more, self.choice, self.counters = owner, more or {}, choice or {}, counters
+        self.asked = []
+        self.dies_after = None
+        self.busy = 0
+        self.pause = threading.Event()
+        self.text = "{prompt} and so on"
+        self.status = 200
+        self.now, self.most = 0, 0
+        self._lock = threading.Lock()
+        self._http = None
+        self.start()
+
+    def start(self, port=0):
+        self.dies_after = None
+        outer = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def log_message(self, *_):
+                pass
+
+            def do_GET(self):
+                if self.path == "/v1/models":
+                    return self._send({"object": "list", "data": [outer._model()]})
+                if self.path == "/metrics" and outer.counters is not None:
+                    return self._send(outer.counters(outer))
+                return self._send({}, 404)
+
+            def do_POST(self):
+                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                with outer._lock:
+                    outer.now += 1
+                    outer.most = max(outer.most, outer.now)
+                try:
+                    outer._answer(self, body)
+                finally:
+                    with outer._lock:
+                        outer.now -= 1
+
+            def _send(self, content, status=200):
+                data = (content if isinstance(content, str) else json.dumps(content)).encode()
+                self.send_response(status)
+                self.send_header("Content-Length", str(len(data)))
+                self.send_header("Content-Type", "application/json")
+                self.end_headers()
+                with suppress(BrokenPipeError, ConnectionResetError):  # the client no longer waits
+                    self.wfile.write(data)
+
+        self._http = ThreadingHTTPServer(("127.0.0.1", port), Handler)
+        self._http.daemon_threads = True
+        threading.Thread(target=self._http.serve_forever, args=(0.01,), daemon=True).start()
+
+    @property
+    def port(self):
+        return self._http.server_address[1]
+
+    @property
+    def url(self):
+        return f"http://127.0.0.1:{self.port}/v1"
+
+    def stop(self):
+        self._http.shutdown()
+        self._http.server_close()
+
+    def _model(self):
+        return {"id": "served", "object": "model", "created": 0, "owned_by": self.owner}
+
+    def _answer(self, handler, body):
+        warm = body["max_tokens"] < TOKENS
+        with self._lock:
+            self.asked.append(body)
+            count = sum(one["max_tokens"] == TOKENS for one in self.asked)
+            busy, self.busy = self.busy, max(0, self.busy - 1)
+        if self.pause.is_set() and not warm:
+            threading.Event().wait(0.3)
+        if self.dies_after is not None and count > self.dies_after:
+            handler.close_connection = True
+            handler.connection.close()
+            return
+        if busy or self.status != 200:
+            handler._send({"error": {"message": "not now"}}, 503 if busy else self.status)
+            return
+        prompt = body["prompt"] if "prompt" in body else body["messages"][-1]["content"]
+        text = self.text.format(prompt=prompt)
+        said = {"text": text} if "prompt" in body else {"message": {"role": "assistant", "content": text}}
+        choice = {"index": 0, "finish_reason": "length", "logprobs": None, **said, **self.choice}
+        usage = {"prompt_tokens": 3, "completion_tokens": body["max_tokens"], "total_tokens": 13}
+        answer = {"id": "1", "object": "text_completion", "created": 0, "model": "served"}
+        handler._send({**answer, "choices": [choice], "usage": usage, **self.more})
+
+
+@pytest.fixture
+def serve():
+    """Starts servers, and stops them at the end."""
+    pytest.importorskip("openai")
+    started = []
+
+    def start(**settings):
+        started.append(Server(**settings))
+        return started[-1]
+
+    yield start
+    for server in started:
+        server.stop()
+
+
+def engine(server, **more):
+    return {"url": server.url, "model": "served", "max_retries": 0, **more}
+
+
+def study(baseline, *runs, repeats=1, **more):
+    return {
+        "target": "builtin:target",
+        "prompts": PROMPTS,
+        "sampling": {"temperature": 0},
+        "generation": {"max_new_tokens": TOKENS},
+        "repeats": repeats,
+        "baseline": {"engine": engine(baseline)},
+        "runs": list(runs),
+        **more,
+    }
+
+
+def run_of(server, name="served", **more):
+    return {"name": name, "engine": engine(server, **more)}
+
+
+def compared(serve, server, **more):
+    """Returns the row of a run on a server, beside a baseline on a server that tells nothing."""
+    found = compare(study(serve(), run_of(server), **more), progress=False)
+    assert not found.errors
+    return found.rows[1]
+
+
+def test_figures_of_vllm(serve):
+    row = compared(serve, serve(owner="vllm", more={"metrics": {"speculative_decoding": VLLM}}))
+    counts = row.counts
+    assert (counts.tokens, counts.drafted, counts.accepted) == (40, 40, 24)
+    assert counts.block_efficiency == 2.5
+    assert counts.alpha == 6 / 8
+    # Drafts of 2, 2, 3 and 3 tokens: 0, 2, 1 and 3 of them were accepted.
+    assert counts.alpha_by_position == (3 / 4, 2 / 3, 1.0)
+    assert row.device.startswith("vllm at 127.0.0.1:")
+    assert row.drafter.startswith("served by")
+    assert row.speed.tokens_per_second > 0
+    assert row.speed.speedup is not None
+
+
+def test_steps_of_vllm_one_by_one(serve):
+    steps = {"per_step_drafted": [2, 2, 3, 3], "per_step_accepted": [0, 2, 1, 3]}
+    answer = {"choices": [{"text": "a", "token_ids": [5, 6]}], "usage": {"completion_tokens": 10}}
+    found = read_answer({**answer, "metrics": {"speculative_decoding": {**VLLM, **steps}}}, 1.5)
+    assert found.request.per_step_accepted == (0, 2, 1, 3)
+    assert (found.request.steps, found.request.rejected) == (4, 2)
+    assert (found.token_ids, found.seconds) == ((5, 6), 1.5)
+
+
+def test_figures_of_sglang(serve):
+    meta = {
+        "spec_verify_ct": 4,
+        "spec_accept_token_num": 6,
+        "spec_draft_token_num": 12,
+        "spec_accept_histogram": [1, 1, 1, 1],
+        "spec_accept_rate": 0.5,
+        "spec_accept_length": 2.5,
+    }
+    server = serve(owner="sglang", choice={"meta_info": meta})
+    counts = compared(serve, server).counts
+    assert (counts.block_efficiency, counts.drafted, counts.accepted) == (2.5, 48, 24)
+    assert counts.alpha == 6 / 9
+    assert all(one["return_meta_info"] for one in server.asked)
+
+
+def test_figures_of_llama_cpp_are_sums(serve):
+    server = serve(owner="llamacpp", more={"timings": {"draft_n": 12, "draft_n_accepted": 6, "predicted_n": 10}})
+    row = compared(serve, server)
+    assert row.counts.block_efficiency == 2.5
+    assert row.counts.alpha is None
+    assert any("24 of 48 draft tokens" in note for note in row.notes)
+
+
+def counters(server):
+    done = 100 + sum(one["max_tokens"] == TOKENS for one in server.asked)
+    lines = [("num_drafts", "", 4), ("num_draft_tokens", "", 12), ("num_accepted_tokens", "", 6)]
+    at = [("num_accepted_tokens_per_pos", f',position="{n}"', value) for n, value in enumerate((3, 2, 1))]
+    rows = (f'vllm:spec_decode_{name}_total{{engine="0"{where}}} {v * done}.0' for name, where, v in [*lines, *at])
+    return "# HELP vllm:spec_decode_num_drafts_total x\n" + "\n".join(rows) + "\n"
+
+
+def test_counters_before_and_after(serve):
+    row = compared(serve, serve(owner="vllm", counters=counters))
+    counts = row.counts
+    assert (counts.drafted, counts.accepted, counts.block_efficiency) == (48, 24, 2.5)
+    assert counts.alpha_by_position == (3 / 4, 2 / 3, 1 / 2)
+    assert any("the server has counted" in note for note in row.notes)
+
+
+def test_a_server_that_tells_nothing(serve):
+    counts = compared(serve, serve()).counts
+    assert (counts.tokens, counts.block_efficiency, counts.alpha) == (40, None, None)
+
+
+def test_settings_reach_the_server(serve):
+    server = serve(owner="llamacpp")
+    more = {
+        "sampling": {"temperature": 0.5, "top_p": 0.9, "top_k": 7, "repetition_penalty": 1.1},
+        "generation": {"max_new_tokens": TOKENS, "ignore_eos": True, "seed": 3},
+        "prompts": {"texts": PROMPTS, "chat": True, "system": "Be brief."},
+    }
+    found = compare(study(server, run_of(server, extra_body={"own": 1}), **more), progress=False)
+    assert not found.errors
+    last = server.asked[-1]
+    assert last["messages"][0] == {"role": "system", "content": "Be brief."}
+    assert {key: last.get(key) for key in ("temperature", "top_p", "top_k", "repeat_penalty", "own")} == {
+        **{"temperature": 0.5, "top_p": 0.9, "top_k": 7, "repeat_penalty": 1.1},
+        **{"own": 1},
+    }
+    assert last["ignore_eos"] is True
+    assert len({one["seed"] for one in server.asked}) == len(PROMPTS)
+
+
+def test_a_conversation_follows_the_answers_of_the_server(serve, tmp_path):
+    server = serve()
+    talks = [[{"role": "user", "content": f"{word} {turn}"} for turn in range(3)] for word in ("one", "two")]
+    rows = "".join(json.dumps({"messages": talk}) + "\n" for talk in talks)
+    file = tmp_path / "talks.jsonl"
+    file.write_text(rows)
+    more = {"prompts": {"file": str(file)}, "batch_size": 2}
+    found = compare(study(serve(), run_of(server, concurrency=2), **more), progress=False)
+    assert not found.errors
+    assert found.rows[1].quality["exact"] == 1.0
+    longest = max((one["messages"] for one in server.asked if one["messages"][0]["content"] == "two 0"), key=len)
+    assert [one["content"] for one in longest] == [
+        *("two 0", "two 0 and so on", "two 1", "two 1 and so on", "two 2"),
+    ]
+
+
+def test_a_server_is_sent_nothing_that_it_does_not_know(serve):
+    server = serve()
+    found = compare(
+        study(serve(), run_of(server), generation={"max_new_tokens": TOKENS, "ignore_eos": False}), progress=False
+    )
+    assert set(server.asked[-1]) == {"model", "prompt", "max_tokens", "seed", "temperature"}
+    more = {"generation": {"max_new_tokens": TOKENS, "ignore_eos": True}}
+    with pytest.raises(SpecdecError, match="OpenAI's API has no 'ignore_eos'"):
+        compare(study(server, run_of(server), **more), progress=False)
+    assert not found.errors
+
+
+def test_greedy_texts_are_compared(serve):
+    baseline, same, other = serve(), serve(), serve()
+    other.text = "{prompt} or not"
+    found = compare(study(baseline, run_of(same, "same"), run_of(other, "other")), progress=False)
+    assert [row.quality["exact"] for row in found.rows] == [1.0, 1.0, 0.0]
+    (line,) = (one for one in found.failures if one.startswith("other"))
+    assert "first at token or character" in line
+    assert found.exit_code == 1
+
+
+def test_groups_of_a_server(serve, tmp_path):
+    rows = [{"prompt": text, "kind": kind} for text, kind in zip(PROMPTS, "aabb", strict=True)]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    server = serve(owner="vllm", more={"metrics": {"speculative_decoding": VLLM}})
+    runs = run_of(server, "one"), run_of(server, "two", concurrency=2)
+    more = {"prompts": {"file": str(tmp_path / "rows.jsonl"), "group": "kind"}}
+    found = compare(study(serve(), runs[0], **more), progress=False)
+    first = found.rows[1].groups[0]
+    assert (first.tokens, first.figures["block_efficiency"].value) == (20, 2.5)
+    assert first.figures["tokens_per_second"].value > 0
+    found = compare(study(serve(), *runs, **more), progress=False)
+    assert "tokens_per_second" not in found.rows[1].groups[0].figures
+
+
+def test_concurrency_is_a_grid(serve):
+    server = serve()
+    server.pause.set()
+    run = {**run_of(server), "grid": {"engine.concurrency": [1, 4]}}
+    found = compare(study(serve(), run), progress=False)
+    assert [row.name for row in found.rows[1:]] == ["served-concurrency=1", "served-concurrency=4"]
+    assert server.most == 4
+    assert [row.config["run"]["engine"]["concurrency"] for row in found.rows[1:]] == [1, 4]
+
+
+def test_a_server_that_goes_away_loses_no_repeat(serve, tmp_path):
+    baseline, server = serve(), serve()
+    server.dies_after = 2 * len(PROMPTS) + 2  # in the middle of the third repeat
+    settings = study(baseline, run_of(server), repeats=3)
+    found = compare(settings, tmp_path, progress=False)
+    assert found.rows[1].repeats == 2
+    (error,) = found.errors
+    assert f"{server.url} (repeat " in error
+    assert "2 of 4 prompts were answered. Finished repeats are kept." in error
+    before = len(baseline.asked), len(server.asked)
+    port = server.port
+    server.stop()
+    server.start(port)
+    again = compare(settings, tmp_path, progress=False)
+    assert not again.errors
+    assert again.rows[1].repeats == 3
+    # The baseline is finished; the run answers one short prompt and its last repeat.
+    assert len(baseline.asked) == before[0]
+    assert len(server.asked) == before[1] + 1 + len(PROMPTS)
+
+
+def test_a_server_that_is_not_there_is_named(serve, tmp_path):
+    baseline, server = serve(), serve()
+    server.stop()
+    found = compare(study(baseline, run_of(server)), tmp_path, progress=False)
+    assert f"{server.url} (asking for its models): it cannot be reached" in found.errors[0]
+    server.start(server.port)
+    baseline.stop()
+    with pytest.raises(SpecdecError, match=r"asking for its models.*it cannot be reached"):
+        compare(study(baseline, run_of(server)), progress=False)
+    baseline.start(baseline.port)
+
+
+def test_a_busy_server_is_asked_again(serve):
+    server = serve()
+    server.busy = 1
+    found = compare(study(serve(), run_of(server, max_retries=1)), progress=False)
+    assert not found.errors
+    server.busy = 1
+    found = compare(study(serve(), run_of(server)), progress=False)
+    assert "it answered 503: " in found.errors[0]
+
+
+def test_an_answer_that_takes_too_long(serve):
+    server = serve()
+    server.pause.set()
+    found = compare(study(serve(), run_of(server, timeout=0.1)), progress=False)
+    assert "no answer within 0.1 s; raise `timeout`" in found.errors[0]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"runs": [{"engine": {"url": "http://h/v1"}}]}, "missing key 'model'"),
+        ({"runs": [{"engine": {"url": "h:80", "model": "m"}}]}, "expected the address of a server"),
+        ({"runs": [{"engine": {"url": "http://h", "model": "m"}, "gamma": 2}]}, "missing key 'drafter'"),
+        ({"runs": [{"name": "a"}]}, r"missing key 'drafter'.\n.*missing key 'gamma'"),
+        (
+            {"runs": [{"engine": {"url": "http://h", "model": "m"}, "lenience": 0.5}]},
+            "lenience: a server is not told",
+        ),
+        ({"generation": {"beams": 2}}, "a server is sent no beams"),
+    ],
+)
+def test_settings_that_a_server_does_not_take(change, message):
+    run = {"engine": {"url": "http://h/v1", "model": "m"}}
+    settings = {"target": "builtin:target", "prompts": ["a"], "sampling": {"temperature": 0}, "runs": [run]}
+    with pytest.raises(ConfigError, match=message):
+        load_study({**settings, **change})
+
+
+def test_the_missing_client_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "openai", None)
+    served = {"engine": {"url": "http://127.0.0.1:9/v1", "model": "m"}}
+    settings = {"target": "builtin:target", "prompts": ["a"], "baseline": served, "runs": [served]}
+    with pytest.raises(SpecdecError, match=r"needs the package openai.*pip install 'specdec-core\[engines\]'"):
+        compare(settings, progress=False)
