@@ -70,6 +70,7 @@ def test_a_file_of_something_else_is_refused(benchmark, tmp_path):
     assert path.read_text() == "[1, 2]"
 
 
+@pytest.mark.slow
 def test_rows_that_failed_or_were_left_out_are_made_up_for(benchmark, monkeypatch, tmp_path):
     script = benchmark("accelerator")
     left_out = script.LeftOutError

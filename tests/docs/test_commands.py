@@ -276,7 +276,11 @@ def test_a_command_prints_what_the_page_shows(output, monkeypatch):
     assert tidy(texts[0]) == tidy(texts[1]), f"python docs/generate.py --outputs {shlex.quote(command[:40])}"
 
 
-@pytest.mark.parametrize("output", FORECASTS, ids=lambda output: output.language[:80])
+@pytest.mark.parametrize(
+    "output",
+    [pytest.param(output, marks=pytest.mark.slow if number else ()) for number, output in enumerate(FORECASTS)],
+    ids=lambda output: output.language[:80],
+)
 def test_a_forecast_for_one_batch_and_context_is_a_row_of_the_page(output):
     # For every batch and context of the page, a forecast takes up to eleven seconds.
     result = CliRunner().invoke(app, [*shlex.split(output.language)[1:], "--batch", "1", "--context", "1024"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pytest
@@ -41,10 +42,15 @@ def exact(loaded, text, settings):
     return torch.stack([adjusted(one, settings, begin + tokens[:n]) for n, one in enumerate(logits)])
 
 
-@pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS)
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(
+    ("family", "settings"),
+    [
+        pytest.param(*pair, id="-".join(pair), marks=() if number % 3 == 0 else pytest.mark.slow)
+        for number, pair in enumerate(product(FAMILIES, SETTINGS))
+    ],
+)
 def test_texts_are_those_of_the_baseline_and_probabilities_are_the_target_s(family, settings, device):
-    loaded = target(family, device)
+    loaded, settings = target(family, device), SETTINGS[settings]
     length = GenerationSettings(max_new_tokens=14)
     live = Decoder(loaded, sampling=settings).generate(PROMPTS, length, seeds=SEEDS)
     texts = record_texts(loaded, JOB, settings, length)

@@ -85,7 +85,10 @@ def test_live_decoding_agrees_for_both_kinds_of_target(made, who, family, settin
     assert agree(made, family, who, setting, count, gamma).farthest()[0] < 4.5
 
 
-@pytest.mark.parametrize("who", FORGETFUL)
+@pytest.mark.parametrize(
+    "who",
+    [pytest.param(who, marks=pytest.mark.slow if number % 3 else ()) for number, who in enumerate(FORGETFUL)],
+)
 def test_asking_once_per_text_equals_asking_at_every_position(made, who):
     target, catalogue = made("gpt2")
     drafter = catalogue.make(who)
