@@ -56,9 +56,9 @@ LINES = (
         "heads",
         "eagle3",
     ),
-    *("dflash", "mtp", "chain", "hierarchy-bigram", "translated", "translated-text"),
+    *("parallel", "dflash", "mtp", "chain", "hierarchy-bigram", "translated", "translated-text"),
 )
-TREES = ("trigram", "copy-recent", "transformer", "early-exit", "heads", "eagle3", "dflash", "mtp")
+TREES = ("trigram", "copy-recent", "transformer", "early-exit", "heads", "eagle3", "parallel", "dflash", "mtp")
 CAPTURED = (None, "bigram", "copy-recent", "transformer")
 """With the forward passes of target and drafter captured."""
 RULES = ("block", "typical", "top-k", "rejection")
