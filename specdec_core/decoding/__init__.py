@@ -22,6 +22,7 @@ from specdec_core.decoding.prompt_ids import Prompt, check_prompts
 from specdec_core.decoding.request_metrics import RequestMetrics
 from specdec_core.decoding.result import BatchResult, Generation
 from specdec_core.decoding.stopping import FinishReason, StopRule
+from specdec_core.decoding.thinking import thinking_marks, thinking_span
 from specdec_core.decoding.tokens import TokenView
 from specdec_core.models.chat_template import Turn
 from specdec_core.sampling.generators import row_seed
@@ -60,4 +61,6 @@ __all__ = [
     "make_lenience",
     "make_rule",
     "row_seed",
+    "thinking_marks",
+    "thinking_span",
 ]

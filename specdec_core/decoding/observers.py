@@ -84,7 +84,14 @@ class RequestObserver(Observer):
     def metrics(self) -> tuple[RequestMetrics, ...]:
         """The counts of each sequence."""
         return tuple(
-            RequestMetrics(self._longest, row.steps, tuple(row.drafted), tuple(row.accepted), row.rejected)
+            RequestMetrics(
+                self._longest,
+                row.steps,
+                tuple(row.drafted),
+                tuple(row.accepted),
+                row.rejected,
+                tuple(row.begins),
+            )
             for row in self.rows
         )
 
@@ -99,6 +106,7 @@ class RequestHistory:
         drafted: Draft tokens of each step with a draft.
         accepted: Accepted draft tokens of the same steps.
         rejected: Drafts cut short by a rejection.
+        begins: The index of the first token of each step with a draft.
         seconds: From the start of its batch to its last token.
     """
 
@@ -107,13 +115,15 @@ class RequestHistory:
     drafted: list[int] = field(default_factory=list)
     accepted: list[int] = field(default_factory=list)
     rejected: int = 0
+    begins: list[int] = field(default_factory=list)
     seconds: float = 0.0
 
     def add(self, origins: Sequence[TokenOrigin], drafted: int, accepted: int, verified: int) -> None:
         """Add a step."""
-        self.origins += origins
-        self.steps += 1
         if drafted:
+            self.begins.append(len(self.origins))
             self.drafted.append(drafted)
             self.accepted.append(accepted)
             self.rejected += verified > accepted
+        self.origins += origins
+        self.steps += 1

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 _STEPS = ("per_step_accepted", "per_step_drafted")
+"""Of `metrics.speculative_decoding` in a detailed response."""
 _FIGURES = (
     "mean_acceptance_length",
     "draft_acceptance_rate",
@@ -34,6 +35,8 @@ class RequestMetrics:
         per_step_drafted: Draft tokens of each step with a draft, in order.
         per_step_accepted: Accepted draft tokens of the same steps.
         rejected: Drafts cut short by a rejection; None where an engine does not say.
+        per_step_begin: The index of the first new token that each of the steps with a draft committed; empty where
+            an engine does not say.
 
     References:
         vLLM's documentation of `--per-request-spec-decode-metrics`.
@@ -44,12 +47,29 @@ class RequestMetrics:
     per_step_drafted: tuple[int, ...] = ()
     per_step_accepted: tuple[int, ...] = ()
     rejected: int | None = None
+    per_step_begin: tuple[int, ...] = ()
 
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> RequestMetrics:
         """Return the metrics from the result of `dataclasses.asdict`, also after a round trip through JSON."""
-        steps = {name: tuple(plain[name]) for name in _STEPS}
+        steps = {name: tuple(plain[name]) for name in (*_STEPS, "per_step_begin")}
         return cls(**{**plain, **steps})
+
+    def split(self, begin: int, end: int) -> tuple[RequestMetrics, RequestMetrics]:
+        """Return the counts of the steps with a draft that began within some tokens, and of the others.
+
+        Args:
+            begin: The index of the first of these tokens among the new ones.
+            end: The index behind the last.
+        """
+        steps = list(zip(self.per_step_begin, self.per_step_drafted, self.per_step_accepted, strict=True))
+        inside = [one for one in steps if begin <= one[0] < end]
+        outside = [one for one in steps if not begin <= one[0] < end]
+        return self._of(inside), self._of(outside)
+
+    def _of(self, steps: Sequence[tuple[int, int, int]]) -> RequestMetrics:
+        begins, drafted, accepted = zip(*steps, strict=True) if steps else ((), (), ())
+        return RequestMetrics(self.num_spec_tokens, len(steps), drafted, accepted, per_step_begin=begins)
 
     def to_plain(self, *, detailed: bool = False) -> dict[str, Any]:
         """Return the figures by vLLM's names, as JSON can hold them.

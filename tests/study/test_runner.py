@@ -10,7 +10,7 @@ from weakref import WeakKeyDictionary
 import pytest
 import torch
 
-from specdec_core.decoding import Decoder
+from specdec_core.decoding import Decoder, thinking
 from specdec_core.interface import ConfigError, ModelError
 from specdec_core.interface.errors import PromptError
 from specdec_core.interface.settings import TargetConfig
@@ -25,9 +25,10 @@ from specdec_core.study.report.summary import (
     RunSummary,
     summarise,
 )
-from specdec_core.study.report.tables import diagnoses, results_table
+from specdec_core.study.report.tables import diagnoses, request_table, results_table
 from specdec_core.study.run.factory import load_target
 from specdec_core.study.run.journal import journal_line
+from specdec_core.study.run.repeats import Repeat
 from specdec_core.study.run.runner import run_study
 from specdec_core.theory import walltime_improvement
 from tests.study.toy_study import STUDY, Recorder, in_turn
@@ -152,6 +153,20 @@ def test_requests_have_figures_of_their_own(result_of, tmp_path):
     row = list(csv.DictReader(paths[1].read_text().splitlines()))[1]
     assert float(row["request_mean_acceptance_length_p90"]) == percentiles["mean_acceptance_length"]["p90"]
     assert "Percentiles over the requests" in paths[3].read_text()
+
+
+def test_the_acceptance_of_thinking_parts_is_apart(study, monkeypatch):
+    monkeypatch.setattr(thinking, "MARKS", (("f", "d"),))  # one prompt opens a thinking part
+    result = run_study(study(), Recorder())
+    baseline, echo, _ = summarise(result)
+    parts, whole = echo.requests.thinking, echo.requests.speculative_decoding
+    assert parts["inside"]["num_spec_steps"] + parts["outside"]["num_spec_steps"] == whole["num_spec_steps"]
+    assert 0 < parts["inside"]["num_spec_steps"] < whole["num_spec_steps"]
+    assert baseline.requests.thinking is None
+    for repeat in result.repeats.values():
+        assert Repeat.from_plain(json.loads(json.dumps(repeat.to_plain()))).outputs == repeat.outputs
+    headings = [column.heading for column in request_table([baseline, echo]).columns]
+    assert "acceptance length, thinking\ninside" in headings
 
 
 def test_deviation_is_that_of_a_sequence(result_of):

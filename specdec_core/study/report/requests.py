@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
 from specdec_core.decoding import RequestMetrics
+from specdec_core.study.report.quality import Output
 from specdec_core.study.report.run_fields import RunRequests
 from specdec_core.study.run.repeats import Repeat
 
@@ -27,7 +29,18 @@ def run_requests(repeats: Mapping[int, Repeat]) -> RunRequests:
     return RunRequests(
         speculative_decoding=over_all_steps(drafts).to_plain() if drafts else None,
         percentiles={name: _percentiles(each) for name, each in values.items() if each},
+        thinking=None if first is None else _thinking(first.outputs),
     )
+
+
+def _thinking(outputs: Iterable[Output]) -> dict[str, Any] | None:
+    """Return the figures inside and outside of the thinking parts; None if nothing thinks, or nothing drafts."""
+    known = [one for one in outputs if one.metrics is not None and one.metrics.per_step_begin]
+    if not any(one.thinking for one in known):
+        return None
+    parts = [one.metrics.split(*(one.thinking or (0, 0))) for one in known if one.metrics is not None]
+    inside, outside = zip(*parts, strict=True)
+    return {"inside": over_all_steps(inside).to_plain(), "outside": over_all_steps(outside).to_plain()}
 
 
 def over_all_steps(requests: Iterable[RequestMetrics]) -> RequestMetrics:

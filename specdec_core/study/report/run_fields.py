@@ -135,10 +135,13 @@ class RunRequests:
         percentiles: `mean`, `min`, `max` and the 10th to 99th percentile (`p10`, `p50`, `p90`, `p95`, `p99`) of
             `mean_acceptance_length` and `draft_acceptance_rate`, and of `seconds` in all repeats: from the start
             of a request's batch to its last token. Without those that were not measured.
+        thinking: The same fields as `speculative_decoding` apart: `inside` for the steps that began in a thinking
+            part (`<think>`), `outside` for the others. None where no answer has one.
     """
 
     speculative_decoding: Mapping[str, Any] | None
     percentiles: Mapping[str, Mapping[str, float]]
+    thinking: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from specdec_core.study.report.quality import holm
 from specdec_core.study.report.replayed import replay_of
 
 if TYPE_CHECKING:
+    from specdec_core.study.report.run_fields import RunRequests
     from specdec_core.study.report.summary import RunSummary
 
 SCORES = {"bleu": "BLEU", "chrf": "chrF", "rouge1": "ROUGE-1", "rouge2": "ROUGE-2", "rougeL": "ROUGE-L"}
@@ -135,7 +136,7 @@ def quality_table(summaries: Sequence[RunSummary]) -> ReportTable | None:
 
 def request_table(summaries: Sequence[RunSummary]) -> ReportTable | None:
     """Return percentiles over the requests of a task's runs; None if nothing was measured for each request."""
-    found = [(one, one.requests.percentiles) for one in summaries if one.requests.percentiles]
+    found = [(one, _request_figures(one.requests)) for one in summaries if one.requests.percentiles]
     if not found:
         return None
     shown = [one for one in _REQUESTS if any(one[0] in percentiles for _, percentiles in found)]
@@ -149,9 +150,15 @@ def request_table(summaries: Sequence[RunSummary]) -> ReportTable | None:
     return ReportTable((Column("run", numeric=False), *columns), tuple(rows))
 
 
+def _request_figures(requests: RunRequests) -> dict[str, Mapping[str, float]]:
+    parts = {name: figures["mean_acceptance_length"] for name, figures in (requests.thinking or {}).items()}
+    return {**requests.percentiles, **({"thinking": parts} if parts else {})}
+
+
 _REQUESTS = (
     *(("mean_acceptance_length", key, "acceptance length") for key in ("p10", "p50", "p90")),
     *(("draft_acceptance_rate", key, "draft acceptance rate") for key in ("p10", "p50", "p90")),
+    *(("thinking", key, "acceptance length, thinking") for key in ("inside", "outside")),
     *(("seconds", key, "seconds") for key in ("p50", "p90", "p95", "p99")),
 )
 """Figures of requests, their percentiles, and the headings."""

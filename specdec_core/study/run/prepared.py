@@ -9,7 +9,15 @@ from pathlib import Path
 from time import thread_time
 from typing import TypeAlias
 
-from specdec_core.decoding import BatchResult, Generation, Metrics, PluginFailure, answers
+from specdec_core.decoding import (
+    BatchResult,
+    Generation,
+    Metrics,
+    PluginFailure,
+    answers,
+    thinking_marks,
+    thinking_span,
+)
 from specdec_core.interface.errors import OutOfMemoryError
 from specdec_core.interface.settings import GenerationSettings, SamplingSettings
 from specdec_core.models import LoadedModel
@@ -102,6 +110,7 @@ class PreparedRun:
             progress: Called with the share that is done, between two batches.
         """
         job, metrics, cpu_seconds = self._job, Metrics(), 0.0
+        marks = thinking_marks(self._target.tokenizer)
         failures: list[PluginFailure] = []
         notes: dict[str, None] = {}
         outputs: list[Output] = []
@@ -127,7 +136,8 @@ class PreparedRun:
                 failures += result.failures
                 notes.update(dict.fromkeys(result.notes))
             for one in chain(*(_in_order(turns, job.generation.num_return_sequences) for turns in parts)):
-                outputs.append(Output(one.tokens, one.text, one.metrics))
+                thinking = None if marks is None else thinking_span(one.prompt, one.tokens, marks)
+                outputs.append(Output(one.tokens, one.text, one.metrics, thinking=thinking))
                 seconds.append(one.seconds)
         return Repeat(
             *(job.task, job.run.name, number, metrics, tuple(failures), tuple(outputs)),

@@ -118,7 +118,9 @@ class Repeat:
 def _output(plain: Mapping[str, Any]) -> Output:
     metrics = plain["metrics"]
     counts = None if metrics is None else RequestMetrics.from_plain(metrics)
-    return Output(tuple(plain["tokens"]), plain["text"], counts, plain.get("count"))
+    span = plain["thinking"]
+    thinking = None if span is None else (span[0], span[1])
+    return Output(tuple(plain["tokens"]), plain["text"], counts, plain["count"], thinking)
 
 
 def _replayed(plain: Mapping[str, Any] | None) -> ReplayedOn | None:

@@ -64,12 +64,14 @@ class Output:
         text: The decoded tokens; None without a tokenizer.
         metrics: Counts of the request; None with beams, and for recorded texts.
         count: Number of new tokens, where an engine does not tell their ids; else None.
+        thinking: The index of the first token of its thinking part, and that behind the last; None without one.
     """
 
     tokens: tuple[int, ...]
     text: str | None
     metrics: RequestMetrics | None = None
     count: int | None = None
+    thinking: tuple[int, int] | None = None
 
     @property
     def num_tokens(self) -> int:
