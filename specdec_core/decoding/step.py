@@ -216,12 +216,12 @@ class Batch:
         """Return what the drafter is told; where forced tokens were verified, nobody drafted."""
         lengths = verified.lengths if drafted else (0,) * len(committed)
         most = zip(lengths, verified.accepted, committed, strict=True)
-        accepted = tuple(min(length, n, len(new)) for length, n, new in most)
+        accepted = tuple([min(length, n, len(new)) for length, n, new in most])
         return Outcome(
             drafted=lengths,
             accepted=accepted,
             committed=committed,
-            finished=tuple(row.reason is not None for row in self.rows),
+            finished=tuple([row.reason is not None for row in self.rows]),
             parents=None if verified.parents is None else tuple(map(tuple, verified.parents)),
             paths=None if verified.paths is None else tuple(map(tuple, cut(verified.paths, accepted))),
         )

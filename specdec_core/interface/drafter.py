@@ -375,7 +375,7 @@ class Drafter(ABC):
         if self.max_length is None:
             return tuple(budget)
         pairs = zip(tokens, budget, strict=True)
-        return tuple(max(min(most, self.max_length - len(row)), 0) for row, most in pairs)
+        return tuple([max(min(most, self.max_length - len(row)), 0) for row, most in pairs])
 
     def reset(self) -> None:  # noqa: B027  (most drafters remember nothing)
         """Forget everything that requests have taught; the drafter then proposes what a new one would.

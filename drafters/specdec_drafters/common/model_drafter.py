@@ -197,5 +197,5 @@ def _drawn(request: DraftRequest, logits: Tensor, depth: int) -> Branches:
     if request.tree is not None:
         return request.branch(logits)
     tokens = request.sample(logits[:, -1])[:, None]
-    lengths = tuple(int(most > depth + 1) for most in request.budget)
+    lengths = tuple([int(most > depth + 1) for most in request.budget])
     return Branches(tokens, torch.full(tokens.shape, depth - 1), lengths)

@@ -280,8 +280,8 @@ class ModelSession:
         longest = max(map(len, uncached))
         width = 0 if draft is None else draft.shape[1]
         drafted = [width] * len(uncached) if draft_lengths is None else draft_lengths
-        counts = tuple(len(row) + length for row, length in zip(uncached, drafted, strict=True))
-        padding = tuple(longest - len(row) for row in uncached)
+        counts = tuple([len(row) + length for row, length in zip(uncached, drafted, strict=True)])
+        padding = tuple([longest - len(row) for row in uncached])
         if draft is not None:
             draft = self._replace_unknown(moved(draft, self.device))
             if not longest:
