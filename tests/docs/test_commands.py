@@ -38,6 +38,7 @@ SMALL_STUDY = "--set prompts.limit=1 --set repeats=1 --set generation.max_new_to
 ONE_PROMPT = f"{BRIEF} --threads 1 --prompts 1 --new-tokens 8"
 SMALLER = {
     # A record has the prompts and lengths that it has.
+    r"^compare .*--record records/": "",
     r"^(compare|replay) .*(examples/replay)": "--set 'runs=[{drafter: prompt-copy, gamma: 2}]'",
     r"^compare examples/paper/": "--set target=builtin:t5-target --set tasks.ende.prompts.limit=1"
     " --set tasks.summaries.prompts.limit=1 --set repeats=1 --set generation.max_new_tokens=4",
@@ -212,6 +213,9 @@ def test_a_command_runs(folder, request, words):
     if "--output" in words:  # a file that another command of the pages reads
         output = folder / words[words.index("--output") + 1]
         shutil.rmtree(output) if output.is_dir() else output.unlink(missing_ok=True)
+    if "--record" in words and not words[words.index("--record") + 1].startswith("builtin:"):
+        made = CliRunner().invoke(app, ["record", words[1], "--output", words[words.index("--record") + 1]])
+        assert made.exit_code == 0, made.output
     if any(map(OF_THE_HUB.search, words)):
         words = [OF_THE_HUB.sub(str(request.getfixturevalue("hub_model")), word) for word in words]
     result = CliRunner().invoke(app, smaller(words), input="def main():" if "-" in words else None)
