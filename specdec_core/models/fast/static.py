@@ -13,7 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor
@@ -27,6 +27,8 @@ from specdec_core.models.run.forward import ModelForward, Output
 
 if TYPE_CHECKING:
     from specdec_core.models.fast.static_step import Decision, Line
+
+T = TypeVar("T")
 
 WIDEST = 32
 """Number of columns up to which a pass is static. Wider ones, such as prompts, spend their time on products."""
@@ -171,12 +173,7 @@ class StaticPasses(ABC):
         Returns:
             Logits and hidden states of at least T columns; None if the pass has to run eagerly.
         """
-        output = None
-        # The first pass, which runs eagerly, determines what is in the cache.
-        if self.failed is None and cache.layers and cache.kept == tuple(layers):
-            with self.guarded():
-                output = self._run(cache, memory, layers, tokens, rows)
-        return output
+        return self._static(cache, layers, lambda: self._run(cache, memory, layers, tokens, rows))
 
     @property
     def decides(self) -> bool:
@@ -206,11 +203,9 @@ class StaticPasses(ABC):
             Logits and hidden states of at least K + 1 columns, and what was decided, in memory that the next pass
             overwrites; None if the pass has to run eagerly.
         """
-        output = None
-        if self.failed is None and self.decides and cache.layers and cache.kept == tuple(layers):
-            with self.guarded():
-                output = self._decide(cache, layers, last, draft, rows, decision)
-        return output
+        if not self.decides:
+            return None
+        return self._static(cache, layers, lambda: self._decide(cache, layers, last, draft, rows, decision))
 
     def draft(
         self, cache: SlotCache, layers: Sequence[int], tokens: Sequence[Sequence[int]], rows: Rows, line: Line
@@ -228,11 +223,18 @@ class StaticPasses(ABC):
             What the sampler made of at least as many tokens as the longest row has, in memory that the next pass
             overwrites; None if the passes have to run one by one.
         """
-        output = None
-        if self.failed is None and self.decides and cache.layers and cache.kept == tuple(layers):
+        if not self.decides:
+            return None
+        return self._static(cache, layers, lambda: self._draft(cache, layers, tokens, rows, line))
+
+    def _static(self, cache: SlotCache, layers: Sequence[int], function: Callable[[], T | None]) -> T | None:
+        """Return the result of a function that runs static passes; None if they have to run eagerly."""
+        found = None
+        # The first pass, which runs eagerly, determines what is in the cache.
+        if self.failed is None and cache.layers and cache.kept == tuple(layers):
             with self.guarded():
-                output = self._draft(cache, layers, tokens, rows, line)
-        return output
+                found = function()
+        return found
 
     @contextmanager
     def guarded(self) -> Iterator[None]:
