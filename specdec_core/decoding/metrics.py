@@ -240,9 +240,9 @@ class Tally:
             drafted=_total(self._drafted),
             accepted=accepted,
             rejected=_total(self._verified) - accepted,
-            asked_at=_by_position(self._asked),
-            verified_at=_by_position(self._verified),
-            accepted_at=_by_position(self._accepted),
+            asked_at=by_position(self._asked),
+            verified_at=by_position(self._verified),
+            accepted_at=by_position(self._accepted),
             deviation=self._deviation,
             draft_calls=self._draft_calls,
             seconds=whole.seconds,
@@ -277,7 +277,7 @@ def _total(counts: Mapping[int, int]) -> int:
     return sum(length * times for length, times in counts.items())
 
 
-def _by_position(counts: Mapping[int, int]) -> tuple[int, ...]:
+def by_position(counts: Mapping[int, int]) -> tuple[int, ...]:
     """Return the number of drafts that reach each position, given the number of each length."""
     return tuple(
         sum(n for length, n in counts.items() if length >= position) for position in range(1, _end(counts))

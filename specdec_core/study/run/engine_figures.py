@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, repeat
 from typing import Any
 
 from specdec_core.decoding import Metrics
+from specdec_core.decoding.metrics import by_position
 from specdec_core.decoding.request_metrics import RequestMetrics
 
 ASKED: Mapping[str, Mapping[str, Any]] = {
@@ -168,16 +170,11 @@ def total(answers: Sequence[Answer], seconds: float, concurrency: int) -> Metric
         drafted=sum(drafted),
         accepted=sum(accepted),
         rejected=sum(one.rejected or 0 for one in known),
-        asked_at=_by_position(drafted),
-        verified_at=_by_position(verified),
-        accepted_at=_by_position(accepted),
+        asked_at=by_position(Counter(drafted)),
+        verified_at=by_position(Counter(verified)),
+        accepted_at=by_position(Counter(accepted)),
         seconds=seconds,
     )
-
-
-def _by_position(lengths: Iterable[int]) -> tuple[int, ...]:
-    found = list(lengths)
-    return tuple(sum(length > position for length in found) for position in range(max(found, default=0)))
 
 
 def read_counters(text: str) -> dict[str, float]:
