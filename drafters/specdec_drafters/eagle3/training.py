@@ -12,7 +12,7 @@ from transformers import DynamicCache
 
 from specdec_core.models import LoadedModel
 from specdec_drafters.eagle3.model import Eagle3Head
-from specdec_drafters.training.draft_scores import Scores
+from specdec_drafters.training.draft_scores import Scores, depth_scores
 from specdec_drafters.training.losses import distillation
 from specdec_drafters.training.rows import Rows
 
@@ -132,9 +132,7 @@ def unrolled_loss(
 def unrolled_scores(head: Eagle3Head, reading: TargetReading, count: int, temperature: float) -> Scores:
     """Return the acceptance of drafts of `count` tokens on text that the target sampled.
 
-    A draft token x at a depth is accepted with probability min(1, p(x) / q(x)), and q(x) min(1, p(x) / q(x)) =
-    p(x) min(1, q(x) / p(x)). So the product of min(1, q / p) of the text's tokens at the depths before, times the
-    overlap of p and q at this one, has the probability that all of them are accepted as its mean.
+    The drafts are the text's own tokens; see `depth_scores`.
     """
     ids, rows = head.token_ids, reading.rows
     reached = torch.ones(rows.tokens.shape[0], rows.tokens.shape[1] - 1, device=ids.device)
@@ -142,10 +140,7 @@ def unrolled_scores(head: Eagle3Head, reading: TargetReading, count: int, temper
     for depth, step in enumerate(unrolled(head, reading, count)):
         p = (step.p_logits / temperature).softmax(-1)
         q = torch.zeros_like(p).index_copy_(1, ids, (step.logits.float() / temperature).softmax(-1))
-        overlap = torch.minimum(p, q).sum(-1)
-        agreement = p.argmax(-1) == q.argmax(-1)
-        seen = [torch.ones_like(overlap), overlap, agreement, reached[step.where] * overlap]
-        sums[:, depth] = torch.stack([each.sum().double() for each in seen])
-        x = step.tokens[:, None]
-        reached[step.where] *= (q.gather(1, x) / p.gather(1, x)).clamp(max=1)[:, 0]
+        everywhere = torch.ones_like(step.tokens, dtype=torch.bool)
+        sums[:, depth], ratio = depth_scores(p, q, step.tokens, everywhere, reached[step.where])
+        reached[step.where] *= ratio
     return Scores(*sums.cpu())

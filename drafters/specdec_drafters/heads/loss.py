@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from specdec_drafters.heads.model import Heads, head_logits
-from specdec_drafters.training.draft_scores import Scores
+from specdec_drafters.training.draft_scores import Scores, depth_scores
 from specdec_drafters.training.losses import TV_SCALE
 
 _LOGITS_AT_ONCE = 1 << 20
@@ -149,13 +149,7 @@ class HeadsLoss:
 
     @torch.inference_mode()
     def scores(self, reading: Reading) -> Scores:
-        """Return the acceptance of the heads on text that the target sampled.
-
-        A draft token x is accepted with probability min(1, p(x) / q(x)), so a position is accepted with
-        probability sum_x min(p, q) = E_(x ~ p)[min(1, q(x) / p(x))]. The tokens of the text are such x, and no q_i
-        depends on the draft before it. So the product of these ratios over the heads before i, times the overlap
-        of head i, has the probability that heads 1 ... i are all accepted as its mean.
-        """
+        """Return the acceptance of the heads on text that the target sampled; see `depth_scores`."""
         k = self._heads.shape.heads
         total = Scores(*(torch.zeros(k, dtype=torch.float64) for _ in range(4)))
         for positions in positions_of(reading, k, len(self._output)):
@@ -166,11 +160,9 @@ class HeadsLoss:
             for head in range(k):
                 p, q = distributions[positions.which[:, head]], self._distribution(states[:, head])
                 counts = positions.counts[:, head]
-                overlap = torch.minimum(p, q).sum(dim=-1) * counts
-                agreement = (p.argmax(dim=-1) == q.argmax(dim=-1)) & counts
-                sums.append(torch.stack([counts.sum(), overlap.sum(), agreement.sum(), (reached * overlap).sum()]))
-                x = positions.coming[:, head, None]
-                reached = reached * (q.gather(1, x) / p.gather(1, x)).clamp(max=1)[:, 0]
+                found, ratio = depth_scores(p, q, positions.coming[:, head], counts, reached)
+                sums.append(found)
+                reached = reached * ratio
             total += Scores(*torch.stack(sums, dim=1).double().cpu())
         return total
 

@@ -195,11 +195,7 @@ class Distillation(TargetDistillation):
 
     def measure(self) -> dict[str, float]:
         """Return the held-out acceptance rates, by head and for all heads together."""
-        scores = self.scores()
-        point = {"alpha": scores.run_alpha, "block_efficiency": scores.block_efficiency}
-        for name, values in (("alpha", scores.alpha), ("greedy_alpha", scores.greedy_alpha)):
-            point |= {f"{name}_{head}": value for head, value in enumerate(values, start=1)}
-        return point
+        return self.scores().point()
 
     def scores(self) -> Scores:
         """Compare the heads with the target on the held-out data, without autocast."""

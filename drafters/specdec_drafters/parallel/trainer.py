@@ -13,12 +13,12 @@ from specdec_drafters.common.parallel_draft import mask_token_of
 from specdec_drafters.parallel.config import ParallelTrainerConfig
 from specdec_drafters.parallel.drafter import DEPTH_KEY
 from specdec_drafters.parallel.mask_layout import MaskLayout, mask_layout, retained_lengths
-from specdec_drafters.training.draft_scores import Scores
+from specdec_drafters.training.draft_scores import Scores, depth_scores
 from specdec_drafters.training.losses import cross_entropy, distillation, tv_share
 from specdec_drafters.training.rows import Rows
 from specdec_drafters.training.run import TrainingRun
 from specdec_drafters.training.sequence_logits import autocast, embeddable, row_logits, same_width
-from specdec_drafters.training.sources import TrainingData, check_source_lengths
+from specdec_drafters.training.sources import TrainingData
 from specdec_drafters.transformer.trainer import Distillation, TransformerTrainer
 
 
@@ -53,7 +53,6 @@ class ParallelTrainer(TransformerTrainer):
         self, target: LoadedModel, prepared: LoadedModel, data: TrainingData, dtype: torch.dtype
     ) -> ParallelDistillation:
         """Return the model with the target and the data."""
-        check_source_lengths(data, prepared)
         return ParallelDistillation(self.config, target, prepared, data, dtype)
 
     def results(self, run: TrainingRun) -> dict[str, str | float]:
@@ -134,11 +133,7 @@ class ParallelDistillation(Distillation):
 
     def measure(self) -> dict[str, float]:
         """Return the held-out acceptance rates, by depth and for whole drafts."""
-        scores = self.scores()
-        point = {"alpha": scores.run_alpha, "block_efficiency": scores.block_efficiency}
-        for name, values in (("alpha", scores.alpha), ("greedy_alpha", scores.greedy_alpha)):
-            point |= {f"{name}_{depth}": value for depth, value in enumerate(values, start=1)}
-        return point
+        return self.scores().point()
 
     def scores(self) -> Scores:
         """Compare drafts from some anchors with the target on the held-out data, without autocast."""
@@ -150,8 +145,7 @@ class ParallelDistillation(Distillation):
     def _scored(self, rows: Rows) -> Scores:
         """Return the acceptance of drafts from every `depth`-th token.
 
-        Drafts are accepted as in `HeadsLoss.scores`: no q depends on the draft before it, and the tokens of the
-        text were drawn from p.
+        No q depends on the draft before it, and the tokens of the text were drawn from p; see `depth_scores`.
         """
         depth, temperature = self._depth, self._config.temperature
         tokens, wanted = rows.tokens[:, :-1], rows.mask[:, 1:]
@@ -173,11 +167,9 @@ class ParallelDistillation(Distillation):
             counts = drafts[:, at] >= 0
             there = (starts[1] + at).clamp(max=tokens.shape[1] - 1)
             p_here, q_here = p[numbers[starts[0], there].clamp(min=0)], q[drafts[:, at].clamp(min=0)]
-            overlap = torch.minimum(p_here, q_here).sum(-1) * counts
-            agreement = (p_here.argmax(-1) == q_here.argmax(-1)) & counts
-            sums.append(torch.stack([counts.sum(), overlap.sum(), agreement.sum(), (reached * overlap).sum()]))
-            x = rows.tokens[starts[0], there + 1, None]
-            reached = reached * (q_here.gather(1, x) / p_here.gather(1, x)).clamp(max=1)[:, 0]
+            found, ratio = depth_scores(p_here, q_here, rows.tokens[starts[0], there + 1], counts, reached)
+            sums.append(found)
+            reached = reached * ratio
         return Scores(*torch.stack(sums, dim=1).double().cpu())
 
     def _layout_logits(self, rows: Rows, lengths: Tensor) -> tuple[MaskLayout, Tensor]:

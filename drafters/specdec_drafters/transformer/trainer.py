@@ -50,7 +50,6 @@ class TransformerTrainer(WeightsTrainer["Distillation"]):
         self, target: LoadedModel, prepared: LoadedModel, data: TrainingData, dtype: torch.dtype
     ) -> Distillation:
         """Return the model with the target and the data."""
-        check_source_lengths(data, prepared)
         return Distillation(self.config, target, prepared, data, dtype)
 
     def prepare(self, target: LoadedModel) -> LoadedModel:
@@ -118,6 +117,7 @@ class Distillation(TargetDistillation):
         data: TrainingData,
         dtype: torch.dtype,
     ) -> None:
+        check_source_lengths(data, drafter)
         super().__init__(config, target, data, dtype, max(target.vocab_size, drafter.vocab_size))
         self._config, self.drafter = config, drafter
 
