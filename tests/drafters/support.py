@@ -19,6 +19,7 @@ from specdec_core.interface import (
     Outcome,
     Proposal,
     SessionInfo,
+    TokenTree,
 )
 from specdec_core.interface.settings import SamplingSettings
 from specdec_core.interface.tree import TreeShape
@@ -161,3 +162,22 @@ def heads_for(target: LoadedModel, folder: Path, *, reads_token: bool = True) ->
         ),
     )
     return HeadsDrafter(HeadsConfig(model=str(path)), target.info())
+
+
+def assert_tree_paths_leave_what_a_fresh_session_has(
+    drafter: Drafter, info: SessionInfo, prompts: Sequence[Sequence[int]], vocab_size: int
+) -> None:
+    """Draft trees for three rows, accept some paths, and compare with a fresh session after each."""
+    session, tokens = drafter.open(info), [list(prompt) for prompt in prompts]
+    shape = TokenTree((-1, -1, 1, 1, 2))
+    for paths in (((1, 2, 4), (0,), ()), ((1,), (), (1, 3))):
+        budget = (5, 2, 4)
+        proposal = session.propose(tree_request(tokens, budget, shape, vocab_size))
+        rows = zip(tokens, proposal.tokens.tolist(), paths, strict=True)
+        new = tuple((*(drafted[node] for node in path), 20 + len(row)) for row, drafted, path in rows)
+        for row, more in zip(tokens, new, strict=True):
+            row += more
+        parents = tuple(shape.parents[:count] for count in budget)
+        accepted = tuple(map(len, paths))
+        session.commit(Outcome(budget, accepted, new, (False,) * 3, parents=parents, paths=paths))
+        assert_as_fresh(drafter, info, session, tokens)

@@ -6,11 +6,18 @@ import pytest
 import torch
 
 from specdec_core.decoding import Decoder
-from specdec_core.interface import ModelError, Outcome, TargetInfo, TokenTree
+from specdec_core.interface import ModelError, TargetInfo
 from specdec_core.models import load_model, wrap_model
 from specdec_drafters.parallel.config import ParallelConfig
 from specdec_drafters.parallel.drafter import ParallelDrafter
-from tests.drafters.support import assert_as_fresh, commit, info_for, request_for, rows_of, tree_request
+from tests.drafters.support import (
+    assert_as_fresh,
+    assert_tree_paths_leave_what_a_fresh_session_has,
+    commit,
+    info_for,
+    request_for,
+    rows_of,
+)
 from tests.tiny import tiny_model
 from tests.toys import Gamma
 
@@ -67,19 +74,7 @@ def test_q_of_each_depth_is_the_models_at_its_mask(drafters, family):
 def test_all_nodes_at_a_depth_come_from_one_mask_and_none_stays(drafters):
     drafter = drafters("llama")
     info = info_for(3, V)
-    session, tokens = drafter.open(info), [list(prompt) for prompt in PROMPTS]
-    shape = TokenTree((-1, -1, 1, 1, 2))
-    for paths in (((1, 2, 4), (0,), ()), ((1,), (), (1, 3))):
-        budget = (5, 2, 4)
-        proposal = session.propose(tree_request(tokens, budget, shape, V))
-        rows = zip(tokens, proposal.tokens.tolist(), paths, strict=True)
-        new = tuple((*(drafted[node] for node in path), 20 + len(row)) for row, drafted, path in rows)
-        for row, more in zip(tokens, new, strict=True):
-            row += more
-        parents = tuple(shape.parents[:count] for count in budget)
-        accepted = tuple(map(len, paths))
-        session.commit(Outcome(budget, accepted, new, (False,) * 3, parents=parents, paths=paths))
-        assert_as_fresh(drafter, info, session, tokens)
+    assert_tree_paths_leave_what_a_fresh_session_has(drafter, info, PROMPTS, V)
 
 
 def test_a_rollback_is_as_if_the_tokens_had_never_been(drafters):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 import torch
 from pydantic import ValidationError
@@ -12,7 +10,6 @@ from safetensors.torch import load_file
 from specdec_core.decoding import Decoder
 from specdec_core.interface import ConfigError, ModelError
 from specdec_core.interface.settings import GenerationSettings
-from specdec_core.models import load_model
 from specdec_drafters.eagle3.checkpoint import read_eagle3
 from specdec_drafters.eagle3.config import Eagle3Config, Eagle3TrainerConfig
 from specdec_drafters.eagle3.drafter import Eagle3Drafter, loaded_head
@@ -21,8 +18,7 @@ from specdec_drafters.eagle3.training import read_target, unrolled, unrolled_los
 from specdec_drafters.training.losses import distillation, overlap
 from specdec_drafters.training.rows import pad_rows
 from tests.drafters.support import SeededRequest, info_for
-from tests.drafters.training.support import Recorder
-from tests.tiny import tiny_model
+from tests.drafters.training.support import Recorder, saved_targets, short_training
 from tests.toys import Gamma
 
 V, K = 40, 3
@@ -35,15 +31,7 @@ IDS = torch.arange(1, V, 2)
 @pytest.fixture(scope="module")
 def targets(tmp_path_factory):
     """Return a tiny target by its family, saved and loaded once."""
-    root, loaded = tmp_path_factory.mktemp("targets"), {}
-
-    def targets(family="llama"):
-        if family not in loaded:
-            tiny_model(family, V, sharpness=1.5).save_pretrained(root / family)
-            loaded[family] = load_model(root / family)
-        return loaded[family]
-
-    return targets
+    return saved_targets(tmp_path_factory.mktemp("targets"))
 
 
 @pytest.fixture
@@ -52,23 +40,13 @@ def config_for(targets, tmp_path):
 
     def config_for(family="llama", **changes):
         given = {
-            "target": targets(family).name,
+            **short_training(targets(family), tmp_path),
             "output": tmp_path / "out",
-            "samples": 1500,
-            "length": 24,
-            "held_out": 300,
-            "batch_tokens": 256,
-            "steps": 40,
             "unrolled": K,
             "aux_layers": LAYERS,
             "learning_rate": 1e-2,
-            "dtype": "float32",
             "saved_as": "float32",
         }
-        if targets(family).encoder_decoder:
-            lines = [{"source": [2 + (7 * n + m * m) % 38 for m in range(3 + n % 5)]} for n in range(32)]
-            given["sources"] = tmp_path / "sources.jsonl"
-            given["sources"].write_text("".join(json.dumps(line) + "\n" for line in lines))
         return Eagle3TrainerConfig(**{**given, **changes})
 
     return config_for

@@ -10,15 +10,14 @@ import torch
 from specdec_core.decoding import Decoder
 from specdec_core.interface import ModelError
 from specdec_core.interface.settings import GenerationSettings
-from specdec_core.models import first_layers, load_model
+from specdec_core.models import first_layers
 from specdec_drafters.early_exit.config import EarlyExitConfig, EarlyExitTrainerConfig
 from specdec_drafters.early_exit.drafter import EarlyExitDrafter
 from specdec_drafters.early_exit.file import read_exit
 from specdec_drafters.early_exit.model import best_of, cost_share, exit_after, exit_alphas, worth_of_each
 from specdec_drafters.early_exit.trainer import EarlyExitTrainer
 from specdec_drafters.training.sources import gather
-from tests.drafters.training.support import Recorder
-from tests.tiny import tiny_model
+from tests.drafters.training.support import Recorder, saved_targets, short_training
 from tests.toys import Gamma
 
 V = 40
@@ -28,15 +27,9 @@ LAYERS = {"llama": "num_hidden_layers", "t5": "num_decoder_layers"}
 @pytest.fixture(scope="module")
 def targets(tmp_path_factory):
     """Return a tiny target of four layers by its family, saved and loaded once."""
-    root, loaded = tmp_path_factory.mktemp("targets"), {}
-
-    def targets(family="llama"):
-        if family not in loaded:
-            tiny_model(family, V, sharpness=1.5, **{LAYERS[family]: 4}).save_pretrained(root / family)
-            loaded[family] = load_model(root / family)
-        return loaded[family]
-
-    return targets
+    return saved_targets(
+        tmp_path_factory.mktemp("targets"), sizes={family: {name: 4} for family, name in LAYERS.items()}
+    )
 
 
 @pytest.fixture
@@ -45,19 +38,9 @@ def config_for(targets, tmp_path):
 
     def config_for(family="llama", **changes):
         given = {
-            "target": targets(family).name,
+            **short_training(targets(family), tmp_path),
             "output": tmp_path / "out" / "early-exit.safetensors",
-            "samples": 1500,
-            "length": 24,
-            "held_out": 300,
-            "batch_tokens": 256,
-            "steps": 40,
-            "dtype": "float32",
         }
-        if targets(family).encoder_decoder:
-            lines = [{"source": [2 + (7 * n + m * m) % 38 for m in range(3 + n % 5)]} for n in range(32)]
-            given["sources"] = tmp_path / "sources.jsonl"
-            given["sources"].write_text("".join(json.dumps(line) + "\n" for line in lines))
         return EarlyExitTrainerConfig(**{**given, **changes})
 
     return config_for

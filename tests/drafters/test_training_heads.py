@@ -12,7 +12,6 @@ from torch import Tensor
 from specdec_core.decoding import Decoder
 from specdec_core.interface import ConfigError, ModelError
 from specdec_core.interface.settings import GenerationSettings
-from specdec_core.models import load_model
 from specdec_drafters.heads.config import HeadsConfig, HeadsTrainerConfig
 from specdec_drafters.heads.drafter import HeadsDrafter
 from specdec_drafters.heads.file import HeadsCard, read_heads, write_heads
@@ -23,8 +22,7 @@ from specdec_drafters.training.config import without_home
 from specdec_drafters.training.losses import cross_entropy, distillation, overlap
 from specdec_drafters.training.rows import pad_rows
 from specdec_drafters.training.sources import gather
-from tests.drafters.training.support import Recorder
-from tests.tiny import tiny_model
+from tests.drafters.training.support import Recorder, saved_targets, short_training
 from tests.toys import Gamma
 
 V, K = 40, 3
@@ -42,16 +40,7 @@ def moved(heads: Heads, scale: float = 0.5) -> Heads:
 @pytest.fixture(scope="module")
 def targets(tmp_path_factory):
     """Return a tiny target by its family, saved and loaded once."""
-    root, loaded = tmp_path_factory.mktemp("targets"), {}
-
-    def targets(family="gpt2"):
-        if family not in loaded:
-            # Blunt enough that heads have something to gain, sharp enough that depths differ.
-            tiny_model(family, V, sharpness=1.5).save_pretrained(root / family)
-            loaded[family] = load_model(root / family)
-        return loaded[family]
-
-    return targets
+    return saved_targets(tmp_path_factory.mktemp("targets"), "gpt2")
 
 
 @pytest.fixture
@@ -60,20 +49,11 @@ def config_for(targets, tmp_path):
 
     def config_for(family="gpt2", **changes):
         given = {
-            "target": targets(family).name,
+            **short_training(targets(family), tmp_path),
             "output": tmp_path / "out" / "heads.safetensors",
-            "samples": 1500,
-            "length": 24,
-            "held_out": 300,
-            "batch_tokens": 256,
             "steps": 30,
             "heads": K,
-            "dtype": "float32",
         }
-        if targets(family).encoder_decoder:
-            lines = [{"source": [2 + (7 * n + m * m) % 38 for m in range(3 + n % 5)]} for n in range(32)]
-            given["sources"] = tmp_path / "sources.jsonl"
-            given["sources"].write_text("".join(json.dumps(line) + "\n" for line in lines))
         return HeadsTrainerConfig(**{**given, **changes})
 
     return config_for

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 import torch
 
 from specdec_core.decoding import Decoder
 from specdec_core.interface.settings import GenerationSettings
-from specdec_core.models import load_model, wrap_model
+from specdec_core.models import wrap_model
 from specdec_drafters.parallel.config import ParallelConfig, ParallelTrainerConfig
 from specdec_drafters.parallel.drafter import ParallelDrafter
 from specdec_drafters.parallel.mask_layout import mask_layout, retained_lengths
 from specdec_drafters.parallel.trainer import ParallelDistillation, ParallelTrainer, layout_logits, with_mask_token
 from specdec_drafters.training.rows import pad_rows
 from specdec_drafters.training.sources import gather
-from tests.drafters.training.support import Recorder
+from tests.drafters.training.support import Recorder, saved_targets, short_training
 from tests.tiny import tiny_model
 from tests.toys import Gamma
 
@@ -26,15 +24,7 @@ V, DEPTH = 40, 3
 @pytest.fixture(scope="module")
 def targets(tmp_path_factory):
     """Return a tiny target by its family, saved and loaded once."""
-    root, loaded = tmp_path_factory.mktemp("targets"), {}
-
-    def targets(family="llama"):
-        if family not in loaded:
-            tiny_model(family, V, sharpness=1.5).save_pretrained(root / family)
-            loaded[family] = load_model(root / family)
-        return loaded[family]
-
-    return targets
+    return saved_targets(tmp_path_factory.mktemp("targets"))
 
 
 @pytest.fixture
@@ -43,22 +33,12 @@ def config_for(targets, tmp_path):
 
     def config_for(family="llama", **changes):
         given = {
-            "target": targets(family).name,
+            **short_training(targets(family), tmp_path),
             "output": tmp_path / "out",
             "depth": DEPTH,
             "layers": 1,
             "width": 32,
-            "samples": 1500,
-            "length": 24,
-            "held_out": 300,
-            "batch_tokens": 256,
-            "steps": 40,
-            "dtype": "float32",
         }
-        if targets(family).encoder_decoder:
-            lines = [{"source": [2 + (7 * n + m * m) % 38 for m in range(3 + n % 5)]} for n in range(32)]
-            given["sources"] = tmp_path / "sources.jsonl"
-            given["sources"].write_text("".join(json.dumps(line) + "\n" for line in lines))
         return ParallelTrainerConfig(**{**given, **changes})
 
     return config_for

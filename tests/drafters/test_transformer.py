@@ -11,11 +11,18 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from transformers import PreTrainedTokenizerFast
 
-from specdec_core.interface import ModelError, Outcome, TargetInfo, TokenTree
+from specdec_core.interface import ModelError, Outcome, TargetInfo
 from specdec_drafters.common.draft_model_loading import check_vocabulary
 from specdec_drafters.transformer.config import TransformerConfig
 from specdec_drafters.transformer.drafter import TransformerDrafter
-from tests.drafters.support import assert_as_fresh, commit, info_for, request_for, rows_of, tree_request
+from tests.drafters.support import (
+    assert_as_fresh,
+    assert_tree_paths_leave_what_a_fresh_session_has,
+    commit,
+    info_for,
+    request_for,
+    rows_of,
+)
 from tests.tiny import tiny_model
 
 V = 40
@@ -82,19 +89,7 @@ def test_q_is_the_models_own_through_drafts_commits_and_ragged_rows(folder, fami
 def test_the_nodes_of_the_accepted_path_stay_in_the_cache(folder, family):
     drafter = drafter_for(folder(family), encoder_decoder=family == "t5")
     info = info_for(3, V, SOURCES if family == "t5" else None)
-    session, tokens = drafter.open(info), [list(prompt) for prompt in PROMPTS]
-    shape = TokenTree((-1, -1, 1, 1, 2))
-    for paths in (((1, 2, 4), (0,), ()), ((1,), (), (1, 3))):
-        budget = (5, 2, 4)
-        proposal = session.propose(tree_request(tokens, budget, shape, V))
-        rows = zip(tokens, proposal.tokens.tolist(), paths, strict=True)
-        new = tuple((*(drafted[node] for node in path), 20 + len(row)) for row, drafted, path in rows)
-        for row, more in zip(tokens, new, strict=True):
-            row += more
-        parents = tuple(shape.parents[:count] for count in budget)
-        accepted = tuple(map(len, paths))
-        session.commit(Outcome(budget, accepted, new, (False,) * 3, parents=parents, paths=paths))
-        assert_as_fresh(drafter, info, session, tokens)
+    assert_tree_paths_leave_what_a_fresh_session_has(drafter, info, PROMPTS, V)
 
 
 def test_the_draft_model_is_loaded_with_its_settings(folder, tmp_path):

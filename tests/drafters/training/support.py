@@ -1,8 +1,16 @@
-"""Progress that is kept."""
+"""Tiny targets and short trainings on them, and progress that is kept."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from specdec_core.models import LoadedModel, load_model
+from tests.tiny import tiny_model
+
+VOCAB = 40
 
 
 class Recorder:
@@ -24,3 +32,40 @@ class Recorder:
 
     def measured(self, point: Mapping[str, float]) -> None:
         self.points.append(dict(point))
+
+
+def saved_targets(
+    root: Path, default: str = "llama", sizes: Mapping[str, Mapping[str, int]] | None = None
+) -> Callable[..., LoadedModel]:
+    """Return a function from a family to a tiny target of `VOCAB` tokens, saved and loaded once.
+
+    It is blunt enough that a drafter has something to gain, and sharp enough that depths differ.
+    """
+    loaded: dict[str, LoadedModel] = {}
+
+    def targets(family: str = default) -> LoadedModel:
+        if family not in loaded:
+            more = (sizes or {}).get(family, {})
+            tiny_model(family, VOCAB, sharpness=1.5, **more).save_pretrained(root / family)
+            loaded[family] = load_model(root / family)
+        return loaded[family]
+
+    return targets
+
+
+def short_training(target: LoadedModel, folder: Path) -> dict[str, Any]:
+    """Return settings of a short training, with sources in a folder where the target has an encoder."""
+    given: dict[str, Any] = {
+        "target": target.name,
+        "samples": 1500,
+        "length": 24,
+        "held_out": 300,
+        "batch_tokens": 256,
+        "steps": 40,
+        "dtype": "float32",
+    }
+    if target.encoder_decoder:
+        lines = [{"source": [2 + (7 * n + m * m) % 38 for m in range(3 + n % 5)]} for n in range(32)]
+        given["sources"] = folder / "sources.jsonl"
+        given["sources"].write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return given
