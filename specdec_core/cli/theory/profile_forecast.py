@@ -49,7 +49,7 @@ def show_profile_forecast(
         wide: Show all columns.
 
     Raises:
-        ConfigError: There is no such profile, or no c.
+        ConfigError: The profile does not exist, or c is missing.
         ValueError: c is out of range.
     """
     if c is None:

@@ -182,7 +182,7 @@ def matrix_notes(found: Sequence[Matrix]) -> list[str]:
 
 
 def nothing_known(summaries: Sequence[RunSummary]) -> str | None:
-    """Return why there are no figures, or no speeds, of the groups of a task; None if there are."""
+    """Return why the figures, or the speeds, of a task's groups are missing; None if they are not."""
     grouped = [one for one in summaries if one.groups]
     if not grouped or any("tokens_per_second" in group.figures for one in grouped for group in one.groups):
         return None

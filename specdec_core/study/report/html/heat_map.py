@@ -100,7 +100,7 @@ def heat_map(matrix: Matrix, task: int, runs: Sequence[str]) -> HeatMap:
 
 
 def leaf_groups(groups: Sequence[Group]) -> list[Group]:
-    """Return the groups that are no unions of others."""
+    """Return the groups that are not unions of others."""
     return [group for group in groups if None not in group]
 
 
