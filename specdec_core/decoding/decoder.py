@@ -192,8 +192,7 @@ class Decoder:
         Warns:
             PluginWarning: A plugin failed and was switched off or overruled; once for each plugin.
         """
-        run = self._run(prompts, settings, observers, seeds, constraints, cache, options, stacklevel=4)
-        return finished(run)
+        return finished(self._run(prompts, settings, observers, seeds, constraints, cache, options))
 
     def stream(
         self,
@@ -209,7 +208,7 @@ class Decoder:
 
         Arguments, errors and warnings are those of `generate`. Leaving the loop early frees what the batch holds.
         """
-        return self._run(prompts, settings, observers, seeds, constraints, cache, options, stacklevel=2)
+        return self._run(prompts, settings, observers, seeds, constraints, cache, options)
 
     def chat(self, system: str | None = None, *, template: str | None = None) -> Chat:
         """Begin a conversation with the target; `chat.send(text)` returns its answer.
@@ -232,8 +231,6 @@ class Decoder:
         constraints: Sequence[ConstraintLike | None] | None,
         cache: PrefixCache | None,
         options: GenerationOptions,
-        *,
-        stacklevel: int,
     ) -> Generator[StepReport, None, BatchResult]:
         settings = generation_settings(settings, options)
         for name, problem in settings.beam_problems(self._sampling, **self._run_settings):
@@ -264,7 +261,6 @@ class Decoder:
             (requests, *observers),
             strict=self._strict,
             plugin_timeout=self._plugin_timeout,
-            stacklevel=stacklevel,
         )
         if cache is not None:
             cache.hold([row.tokens for row in rows])

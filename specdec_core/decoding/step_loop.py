@@ -50,7 +50,6 @@ def steps_of(
     *,
     strict: bool,
     plugin_timeout: float | None,
-    stacklevel: int,
 ) -> Generator[StepReport, None, tuple[S, PluginGuard]]:
     """Yield the reports of a batch's steps, and close it at the end, or where the caller leaves.
 
@@ -60,7 +59,6 @@ def steps_of(
         observers: Called at the beginning and after every step.
         strict: Raise when a plugin fails.
         plugin_timeout: Seconds that one call into a plugin may take; None for no limit.
-        stacklevel: Of warnings, as for `warnings.warn`; 1 is the caller of this.
 
     Returns:
         The batch, and the guard with what plugins did wrong.
@@ -75,7 +73,7 @@ def steps_of(
             while not batch.done:
                 with watch.interrupting():
                     report = batch.step()
-                guard.warn(stacklevel + 1)
+                guard.warn()
                 for observer in observers:
                     observer.on_step(report)
                 yield report
@@ -86,7 +84,7 @@ def steps_of(
         finally:
             with watch.interrupting():
                 batch.close()
-    guard.warn(stacklevel + 1)
+    guard.warn()
     return batch, guard
 
 

@@ -242,9 +242,7 @@ class GenerateWith:
         columns = Columns(call.ids, call.criteria, pad_id, call.streamer, to_probs, scores=scores, logits=logits)
         began = perf_counter()
         each = RequestObserver(len(rows), began)
-        steps = steps_of(
-            open_steps, sources, (each,), strict=self._strict, plugin_timeout=self._plugin_timeout, stacklevel=5
-        )
+        steps = steps_of(open_steps, sources, (each,), strict=self._strict, plugin_timeout=self._plugin_timeout)
         while True:
             try:
                 report = next(steps)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import threading
 import traceback
@@ -22,6 +23,8 @@ T = TypeVar("T")
 
 _DECODING = __package__.rpartition(".")[0]
 """The package whose frames call plugins."""
+_PASSED_OVER = (_DECODING, "transformers", "torch")
+"""Packages whose frames a warning passes over: this one, and what stands between it and a call of `generate`."""
 _OF_DRAFTERS = (*OF_THREAD, *OF_PROCESS)
 
 
@@ -48,6 +51,18 @@ class PluginFailure:
         location = f" ({self.where})" if self.where else ""
         again = f"; {self.times} times" if self.times > 1 else ""
         return f"{self.plugin} failed at step {self.step}{location}: {self.message}{again}"
+
+
+def _stacklevel() -> int:
+    """Return the level, for a warning of the function that calls this, of the first frame of a user."""
+    level, frame = 0, inspect.currentframe()
+    while frame is not None and _is_passed_over(frame.f_globals.get("__name__", "")):
+        level, frame = level + 1, frame.f_back
+    return level
+
+
+def _is_passed_over(module: str) -> bool:
+    return any(module == package or module.startswith(f"{package}.") for package in _PASSED_OVER)
 
 
 class PluginGuard:
@@ -79,12 +94,8 @@ class PluginGuard:
         """The recorded failures, in the order in which they first happened."""
         return tuple(self._failures.values())
 
-    def warn(self, stacklevel: int) -> None:
-        """Warn once of each plugin that has failed.
-
-        Args:
-            stacklevel: As for `warnings.warn`; 1 is the caller of this.
-        """
+    def warn(self) -> None:
+        """Warn once of each plugin that has failed, at the line that asked for tokens."""
         for failure in self._failures.values():
             if failure.plugin not in self._warned:
                 self._warned.add(failure.plugin)
@@ -92,13 +103,13 @@ class PluginGuard:
                     f"{failure}\nNo token is lost; the plugin is switched off or overruled, which costs speed. "
                     "Decoder(..., strict=True) raises instead.",
                     PluginWarning,
-                    stacklevel=stacklevel + 1,
+                    stacklevel=_stacklevel(),
                 )
 
         for note, told in self._notes.items():
             if not told:
                 self._notes[note] = True
-                warnings.warn(note, PluginWarning, stacklevel=stacklevel + 1)
+                warnings.warn(note, PluginWarning, stacklevel=_stacklevel())
 
     @property
     def notes(self) -> tuple[str, ...]:
