@@ -1,4 +1,4 @@
-"""Hooks of mkdocs: draw the figures and Table 1 of the paper, and colour traces.
+"""Hooks of mkdocs: what the site shows and the Markdown of its pages does not hold.
 
 The drawings are made from the formulas and the recorded runs whenever the site is built, and not kept. The pages
 mark their positions in Markdown:
@@ -6,6 +6,7 @@ mark their positions in Markdown:
     ![...](assets/figures/figure-2.svg)   a drawing
     <!-- table: 1 -->                      a table of the paper with the results of the formulas
     <!-- output: specdec generate ... --trace -->   an output to colour as in Figure 1
+    <!-- pages of this section -->         the pages of a section, on its index page
 """
 
 from __future__ import annotations
@@ -24,11 +25,13 @@ from specdec_core.theory.paper.tables import TABLES, Cell
 
 sys.path.insert(0, str(Path(__file__).parent))
 import digits
+import sections
 import timeline
 
 sys.path.pop(0)
 
 if TYPE_CHECKING:
+    from jinja2 import Environment
     from mkdocs.config.defaults import MkDocsConfig
     from mkdocs.structure.files import Files
     from mkdocs.structure.pages import Page
@@ -36,6 +39,9 @@ if TYPE_CHECKING:
 FOLDER = "assets/figures"
 """Folder of the drawings on the site."""
 
+_BOOSTS = {"api/": 0.1, "commands.md": 0.3}
+"""Weight in the search of pages that mention every word, by how their paths begin; that of a guide is 1."""
+_UNRENDERED = re.compile(r"The signatures come from the code\. Lines with `:::`.*?in a terminal\.\n+", re.DOTALL)
 _TABLE = re.compile(r"<!-- table: (?P<number>\d+) -->")
 _LETTERS = {"alpha": r"$\alpha$", "gamma": r"$\gamma$"}
 _FATES = {"+": "accepted", "-": "rejected", "!": "recovered", "*": "bonus", "=": "forced"}
@@ -93,11 +99,29 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     return files
 
 
+def on_config(config: MkDocsConfig) -> None:
+    """Link pages to their sources if there is a repository."""
+    if config.repo_url:
+        config.edit_uri = "edit/main/docs/"
+
+
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:  # noqa: ARG001
-    """Insert the tables of the paper."""
-    return _TABLE.sub(lambda found: table(int(found["number"])), markdown)
+    """Insert the tables of the paper, and leave out the hint of pages that are not rendered."""
+    return _TABLE.sub(lambda found: table(int(found["number"])), _UNRENDERED.sub("", markdown))
 
 
 def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:  # noqa: ARG001
     """Colour the traces of a page."""
     return coloured(html)
+
+
+def on_env(env: Environment, config: MkDocsConfig, files: Files) -> None:  # noqa: ARG001
+    """Write the lists of index pages; describe each page by its first sentence, and rank it for the search."""
+    pages = [file.page for file in files.documentation_pages() if file.page is not None]
+    for page in pages:
+        boost = next((boost for path, boost in _BOOSTS.items() if page.file.src_uri.startswith(path)), 1)
+        page.meta.setdefault("search", {"boost": boost})
+        page.meta.setdefault("description", sections.plain(sections.summary(page.content)))
+    for page in pages:
+        if sections.MARKER in page.content:
+            page.content = page.content.replace(sections.MARKER, sections.listing(page))

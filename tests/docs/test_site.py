@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import json
+import posixpath
 import re
 import zlib
 from html.parser import HTMLParser
@@ -77,6 +79,26 @@ def test_what_the_build_draws_is_shown(site, pages):
     assert "1.6263" in pages["theory.html"].text  # Table 1
     assert 'class="trace-rejected"' in (site / "how-a-step-works.html").read_text(encoding="utf-8")
     assert not [name for name, page in pages.items() if "$$" in page.text]  # formulas that were left as text
+
+
+def test_every_page_is_listed_by_the_index_page_of_its_part(site, pages):
+    indexes = [name for name in pages if name.endswith("/index.html")]
+    assert len(indexes) == 6
+    listed = {"index.html", *indexes}
+    for name in indexes:
+        text = (site / name).read_text(encoding="utf-8").partition("<article")[2].partition("</article>")[0]
+        found = re.findall(r'<li><a href="([^"#]+)">[^<]+</a>: (.)', text)
+        assert len(found) > 3, f"{name} lists no pages"
+        listed |= {posixpath.normpath(posixpath.join(posixpath.dirname(name), link)) for link, _ in found}
+    assert listed == pages.keys()
+
+
+def test_guides_rank_above_the_reference_in_the_search(site):
+    text = (site / "search" / "search_index.js").read_text(encoding="utf-8").partition("=")[2].strip().rstrip(";")
+    boosts = {entry["location"].partition("#")[0]: entry.get("boost") for entry in json.loads(text)["docs"]}
+    assert boosts["compare.html"] == 1
+    assert boosts["commands.html"] < 1
+    assert {boost for page, boost in boosts.items() if page.startswith("api/")} == {0.1}
 
 
 def test_search_works_without_a_server(site):
