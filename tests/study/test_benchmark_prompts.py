@@ -97,6 +97,18 @@ def test_a_question_of_mt_bench_as_fastchat_has_it(read, write):
     assert (prompt.id, prompt.messages[0]["content"], len(later)) == ("81", "A poem.", 1)
 
 
+def test_tasks_of_spec_bench_are_a_column(read, write):
+    categories = ("writing", "math_reasoning", "humanities", "rag")
+    write("question.jsonl", *({**QUESTION, "question_id": n, "category": c} for n, c in enumerate(categories)))
+    given = {"benchmark": "spec-bench", "path": "question.jsonl", "turns": "first"}
+    groups = [one.group for one in read(**given, group=["task", "category"])]
+    tasks = ("mt_bench", "math_reasoning", "mt_bench", "rag")
+    assert groups == [*zip(tasks, categories, strict=True)]
+    assert [one.group for one in read(**given)] == [(one,) for one in categories]
+    with pytest.raises(PromptError, match="unknown column 'task'"):
+        read(file="question.jsonl", group="task")
+
+
 def test_what_a_study_states_wins(read, write):
     row = {"question": "1 + 1?", "answer": "2"}
     write("rows.jsonl", row)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from specdec_core.interface.errors import PromptError, unknown_name
 from specdec_core.interface.files import input_path
-from specdec_core.study.config.prompt_rows import SUFFIXES
+from specdec_core.study.config.prompt_rows import SUFFIXES, Row
 
 _STEPS = "\nPlease reason step by step, and put your final answer within \\boxed{{}}."
 
@@ -63,6 +64,8 @@ GENERATION: dict[str, Any] = {"max_new_tokens": 4096}
 
 _PLACEHOLDER = "FULL BENCHMARK DATA SHOULD BE FETCHED FROM THE SOURCE USING SPECDEC_BENCH"
 """Stands in SPEED-Bench's public files for texts that a licence forbids copying."""
+_OF_MT_BENCH = ("writing", "roleplay", "reasoning", "math", "coding", "extraction", "stem", "humanities")
+"""Categories of Spec-Bench that are one task in its tables, `mt_bench`; each of the others is a task."""
 _PROMPT_KEYS = ("column", "template")
 
 
@@ -134,6 +137,23 @@ def _file_in(path: Path, name: str, words: Mapping[str, bool]) -> str:
         f"{path}: expected one file of {name} in this folder; given {seen}. Name one with `path`, or its folder "
         "with `config`."
     )
+
+
+def with_tasks(name: str | None, rows: Iterable[Row]) -> Iterable[Row]:
+    """Return rows that also have the column `task` if they are Spec-Bench's: one of its six tasks.
+
+    Args:
+        name: Name of the benchmark; None for other prompts.
+        rows: The rows.
+    """
+    return map(_with_task, rows) if name == "spec-bench" else rows
+
+
+def _with_task(row: Row) -> Row:
+    category = row.values.get("category")
+    if category is None:
+        return row
+    return replace(row, values={"task": "mt_bench" if category in _OF_MT_BENCH else category, **row.values})
 
 
 def check_placeholders(name: str, texts: Iterable[tuple[str, str]]) -> None:

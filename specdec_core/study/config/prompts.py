@@ -11,7 +11,7 @@ from specdec_core.interface.errors import ModelError, PromptError, reading
 from specdec_core.interface.files import input_path, open_text
 from specdec_core.models.chat_template import Turn, render_chat
 from specdec_core.registry import shipped_file
-from specdec_core.study.config.benchmarks import check_placeholders
+from specdec_core.study.config.benchmarks import check_placeholders, with_tasks
 from specdec_core.study.config.messages import plain_messages, turns_of
 from specdec_core.study.config.prompt_file import PromptText, conversations, read_rows
 from specdec_core.study.config.prompt_rows import dataset_rows, file_rows, shuffled
@@ -55,8 +55,8 @@ def read_prompts(config: PromptsConfig, folder: Path) -> tuple[PromptText, ...]:
         PromptError: If a file cannot be read or has invalid lines, with one line for each of the first problems,
             beginning with file and line; or if only some prompts have a reference.
     """
-    config = config.spelled_out(folder)
-    name, found = _read(config, folder)
+    benchmark, config = config.benchmark, config.spelled_out(folder)
+    name, found = _read(config, folder, benchmark)
     check_placeholders(name, ((one.id, text) for one in found for text in _texts(one)))
     if not found:
         raise PromptError(f"{name} has no prompts; add at least one.")
@@ -212,7 +212,7 @@ def _content(prompt: PromptText) -> tuple[Any, ...]:
     return content if prompt.turn == 1 else (*content, prompt.turn)
 
 
-def _read(config: PromptsConfig, folder: Path) -> tuple[str, list[PromptText]]:
+def _read(config: PromptsConfig, folder: Path, benchmark: str | None) -> tuple[str, list[PromptText]]:
     """Return the name of the source, for messages, and its prompts."""
     if config.texts is not None:
         return "the list of prompts", _from_list(config.texts, config)
@@ -220,10 +220,11 @@ def _read(config: PromptsConfig, folder: Path) -> tuple[str, list[PromptText]]:
         order = shuffled(len(config.tokens), config.shuffle)[: config.limit]
         return "the list of tokens", [PromptText(str(n + 1), None, tokens=config.tokens[n]) for n in order]
     if config.dataset is not None:
-        rows = dataset_rows(config, folder)
-        return config.dataset, read_rows(rows, config.chosen_columns(), config.limit)
-    path = _file(f"builtin:{config.builtin}" if config.file is None else config.file, folder)
-    return str(path), read_rows(file_rows(path, config.shuffle), config.chosen_columns(), config.limit)
+        name, rows = config.dataset, dataset_rows(config, folder)
+    else:
+        path = _file(f"builtin:{config.builtin}" if config.file is None else config.file, folder)
+        name, rows = str(path), file_rows(path, config.shuffle)
+    return name, read_rows(with_tasks(benchmark, rows), config.chosen_columns(), config.limit)
 
 
 def _file(given: str | Path, folder: Path) -> Path:
