@@ -336,6 +336,22 @@ def test_a_server_that_goes_away_loses_no_repeat(serve, tmp_path):
     assert len(server.asked) == before[1] + 1 + len(PROMPTS)
 
 
+def test_a_server_may_move_but_not_become_another(serve, tmp_path):
+    baseline, server = serve(), serve(owner="vllm")
+    server.dies_after = 2 * len(PROMPTS)
+    compare(study(baseline, run_of(server), repeats=3), tmp_path, progress=False)
+    moved, other = serve(owner="vllm"), serve(owner="sglang")
+    found = compare(study(serve(), run_of(other), repeats=3), tmp_path, progress=False)
+    assert f"{other.url}: this server is sglang, and finished repeats of this run are of vllm" in found.errors[0]
+    assert len(other.asked) == 1  # the short prompt
+    found = compare(study(serve(), run_of(moved, timeout=9.0), repeats=3), tmp_path, progress=False)
+    assert not found.errors
+    assert found.rows[1].repeats == 3
+    assert len(moved.asked) == 1 + len(PROMPTS)
+    with pytest.raises(ConfigError, match=r"another study \(runs\[1\]\.engine\.model"):
+        compare(study(serve(), run_of(moved, model="larger"), repeats=3), tmp_path, progress=False)
+
+
 def test_a_server_that_is_not_there_is_named(serve, tmp_path):
     baseline, server = serve(), serve()
     server.stop()

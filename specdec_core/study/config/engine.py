@@ -34,6 +34,10 @@ class EngineConfig(BaseModel):
     extra_body: dict[str, Any] = Field(default_factory=dict)
     """More fields of each request, such as `{chat_template_kwargs: {enable_thinking: false}}`."""
 
+    def decides(self) -> dict[str, Any]:
+        """Return the settings that may change a result, as plain data: not where and how the server is reached."""
+        return self.model_dump(mode="json", exclude={"url", "timeout", "max_retries"})
+
     @property
     def host(self) -> str:
         """Host and port of the server."""

@@ -185,7 +185,7 @@ class _Loader:
 
     def _run(self, run: RunConfig, origin: Expanded) -> Run:
         if run.engine is not None and run.drafter is None:
-            served = run.name or f"{run.engine.model}@{run.engine.host}"
+            served = run.name or run.engine.model
             labels = RunLabels(f"served by {run.engine.host}", "")
             refused = (run.lenience, run.draft_sampling, labels, run.rule, run.draft_beams)  # by the checks
             return Run(served + origin.suffix, None, None, *refused, run.engine)

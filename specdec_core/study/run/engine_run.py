@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import urllib.request
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from time import perf_counter
@@ -32,6 +32,8 @@ INSTALL = "pip install 'specdec-core[engines]'"
 _WARM_UP_TOKENS = 8
 _COUNTERS_SECONDS = 5.0
 """How long a server may take to tell its counters."""
+_AT = " at "
+"""Separates the engine from its address where a repeat names its device."""
 _MAX_SEED = 2**31
 """Seeds of all engines are below this number; llama.cpp reads 32 bits."""
 
@@ -103,13 +105,29 @@ class EngineRun:
             *(self._job.task, self._job.run.name, number, metrics, ()),
             outputs=tuple(map(_output, answers)),
             request_seconds=tuple(one.seconds for one in answers),
-            device=f"{self._kind or 'server'} at {self._config.host}",
+            device=f"{self._name}{_AT}{self._config.host}",
             notes=(*notes, *self._notes(answers)),
         )
+
+    def check_continues(self, repeats: Iterable[Repeat]) -> None:
+        """Check that finished repeats are of this engine, which may have another address now.
+
+        Raises:
+            EngineError: They are of another one.
+        """
+        for before in {str(one.device).partition(_AT)[0] for one in repeats} - {self._name}:
+            raise EngineError(
+                f"{self._config.url}: this server is {self._name}, and finished repeats of this run are of "
+                f"{before}. Start that one again, or choose another --output."
+            )
 
     def close(self) -> None:
         """Close the connections."""
         self._client.close()
+
+    @property
+    def _name(self) -> str:
+        return self._kind or "server"
 
     def _all(self, limit: int, advance: Callable[[float], None]) -> Iterator[Answer]:
         """Yield the answers in the order of the prompts."""

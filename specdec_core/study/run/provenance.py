@@ -15,7 +15,7 @@ import transformers
 from specdec_core._version import installed_version
 from specdec_core.registry import Registry, is_shipped
 from specdec_core.study.config.prompts import PromptText, fingerprint_prompts
-from specdec_core.study.config.study import Study, Task
+from specdec_core.study.config.study import Run, Study, Task
 
 _READ_WHOLE = 2**30
 """Files up to this many bytes are hashed whole, which takes about a second."""
@@ -30,7 +30,7 @@ _LOADED = (
 
 def study_provenance(study: Study, device: str, registry: Registry) -> dict[str, Any]:
     """Return everything that must be equal for two results to belong to one study, as plain data."""
-    runs = [run.resolved() for run in study.runs]
+    runs = [_deciding(run) for run in study.runs]
     tasks = [task.resolved() for task in study.tasks]
     if study.config.batch_size == 1:  # groups then decide nothing but what is reported
         for task in tasks:
@@ -53,6 +53,11 @@ def study_provenance(study: Study, device: str, registry: Registry) -> dict[str,
         "versions": versions(registry),
         "device": device,
     }
+
+
+def _deciding(run: Run) -> dict[str, Any]:
+    """Return the settings of a run that may change a result; a server may move."""
+    return run.resolved() | ({} if run.engine is None else {"engine": run.engine.decides()})
 
 
 def _fingerprint(prompts: Sequence[PromptText], task: Task) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from specdec_core.registry import Registry, default_registry
 from specdec_core.sampling.generators import row_seed
 from specdec_core.study.config.grouping import batches_of
 from specdec_core.study.config.study import BASELINE, Run, Study, Task
+from specdec_core.study.run.engine_run import EngineRun
 from specdec_core.study.run.prepared import Batch, RunJob
 from specdec_core.study.run.provenance import study_provenance
 from specdec_core.study.run.repeats import RunKey
@@ -191,7 +192,10 @@ class _Runs:
             self._study.config.auto_find_batch_size,
             warmup,
         )
-        self._ready[task.name, run.name] = self._targets.prepare(task, job)
+        ready = self._targets.prepare(task, job)
+        if isinstance(ready, EngineRun):
+            ready.check_continues(self._session.finished.of_run(task.name, run.name).values())
+        self._ready[task.name, run.name] = ready
 
     def _measure(self, task: Task, run: Run, number: int) -> None:
         def progress(share: float) -> None:
