@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from specdec_core.decoding import BatchResult
 
 FOLDER = Path(__file__).parent
-RESULTS = FOLDER.parent / "models" / "recipes" / "builtin_digits" / "RESULTS.json"
 DATA = FOLDER / "data" / "digits.json"
 STUDY = FOLDER.parent / "examples" / "images.yaml"
 EACH = 60
@@ -234,19 +233,7 @@ def borders() -> str:
     )
 
 
-def models() -> str:
-    """Return the table of the models, from the results of their recipe."""
-    results = json.loads(RESULTS.read_text(encoding="utf-8"))
-    lines = ["| model | parameters | bits per pixel, held out |", "|---|--:|--:|"]
-    for role in ("target", "drafter", "bigram"):
-        own = results[role]
-        size = f"{own['parameters']:,}" if "parameters" in own else "–"
-        bits = f"{own['bits_per_pixel']:.2f} ± {own['standard_error']:.2f}"
-        lines.append(f"| `builtin:digits-{role}` | {size} | {bits} |")
-    return "\n".join(lines) + "\n"
-
-
-PARTS = {"table": table, "borders": borders, "models": models}
+PARTS = {"table": table, "borders": borders}
 """Generated parts of the page."""
 
 

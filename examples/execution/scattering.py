@@ -24,7 +24,6 @@ STEP = 2e-6
 """Length of the steps along the way to the next collision."""
 
 
-# --8<-- [start:simulation]
 def angles(energy: float, points: int = FINE) -> dict[int, float]:
     """Return the probability of each bin of the scattering angle."""
     screening = 0.3 / energy
@@ -76,7 +75,6 @@ def main(particles: int = 25) -> None:
     print(f"{waiting / seconds:.2f} times as fast as one after another, {expected:.2f} expected")
 
 
-# --8<-- [end:simulation]
 def _mean(steps: list, name: str) -> float:
     times = [span.end - span.begin for step in steps for span in step.spans if span.name == name and span.end]
     return sum(times) / max(len(times), 1)
