@@ -84,6 +84,7 @@ _CATALOGUE: dict[str, tuple[str, dict[str, Any]]] = {
     "parallel": ("parallel", {"count": 3}),
     "heads": ("heads", {}),
     "eagle3": ("eagle3", {}),
+    "eagle3-parallel": ("eagle3", {}),
     "dflash": ("dflash", {}),
     "mtp": ("mtp", {}),
     "copy-long": ("prompt-copy", {"min_match": 2, "max_tokens": 2}),
@@ -158,6 +159,7 @@ class Catalogue:
         masked.save_pretrained(folder / "masked")
         write_random_heads(folder / "heads.safetensors", target)
         write_random_eagle3(folder / "eagle3", target)
+        write_random_eagle3(folder / "peagle", target, mask_token_id=target.vocab_size - 1)
         write_random_dflash(folder / "dflash", target)
         write_random_mtp(folder / "mtp", target)
         write_random_exit(folder / "early-exit.safetensors", target)
@@ -170,6 +172,7 @@ class Catalogue:
             "hierarchical": model,
             "heads": {"model": str(folder / "heads.safetensors")},
             "eagle3": {"model": str(folder / "eagle3")},
+            "eagle3-parallel": {"model": str(folder / "peagle")},
             "dflash": {"model": str(folder / "dflash")},
             "mtp": {"model": str(folder / "mtp")},
             "early-exit-trained": {"model": str(folder / "early-exit.safetensors")},

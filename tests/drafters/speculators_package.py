@@ -13,6 +13,7 @@ DATA = Path(__file__).parent / "data"
 """What the package computed, by drafter and case."""
 CASES = {
     "eagle3": ("llama", "qwen3", "norm-before-fc"),
+    "peagle": ("llama", "qwen3"),
     "mtp": ("qwen3", "qwen3-sliding"),
     "dflash": ("qwen3", "anchor", "sliding", "non-causal"),
 }

@@ -43,6 +43,7 @@ VARIANTS = [
     ("hierarchy-chain", True),
     ("hierarchy-quantised", False),
     ("early-exit-trained", True),
+    ("eagle3-parallel", False),
     ("quantised", False),
     ("translated-bigram", True),
 ]

@@ -19,6 +19,7 @@ from specdec_core.interface import (
     TargetInfo,
 )
 from specdec_core.models import LoadedModel, ModelSession
+from specdec_drafters.common.parallel_draft import draw_at_each_depth
 
 
 class ModelDrafter(Drafter):
@@ -70,18 +71,31 @@ class ModelDraftSession(DraftSession):
     The cache holds, for each row, the first `_kept` committed tokens that the model reads, then those of the last
     draft that it read. The next draft begins by rolling it back to the former.
 
+    A model with a mask token drafts in one pass: after x_1 ... x_n it reads K - 1 mask tokens. Its logits at x_n
+    predict the first token of the draft, those at mask i the token after that position. Masks are never kept.
+
     A draft head that reads a hidden state beside each token overrides `_states` and `_states_after`.
 
     Args:
         loaded: The model.
         session: The batch.
         hidden_layers: Layers of the model whose outputs are kept; see `ModelSession`.
+        mask_token: The mask token of a model that drafts all tokens in one pass; None if it drafts token by token.
+        count: The most tokens of a draft in one pass; None for as many as are asked for.
     """
 
     skipped = 0
     """Number of tokens at the beginning of a text that the model does not read."""
 
-    def __init__(self, loaded: LoadedModel, session: SessionInfo, hidden_layers: Sequence[int] = ()) -> None:
+    def __init__(
+        self,
+        loaded: LoadedModel,
+        session: SessionInfo,
+        hidden_layers: Sequence[int] = (),
+        *,
+        mask_token: int | None = None,
+        count: int | None = None,
+    ) -> None:
         longest = min(session.capacity, loaded.max_positions or session.capacity)
         self._model = ModelSession(
             loaded,
@@ -93,12 +107,21 @@ class ModelDraftSession(DraftSession):
         )
         self._kept = [0] * session.batch_size
         self._drafted = [0] * session.batch_size
+        self._masks: Tensor | None = None
+        if mask_token is not None:
+            shape = (session.batch_size, session.max_gamma)
+            self._masks = torch.full(shape, mask_token, device=loaded.device)
+        self._count = count
 
     def propose(self, request: DraftRequest) -> Proposal:
-        """Draft token by token, or a tree level by level."""
+        """Draft token by token, or a tree level by level; with a mask token, all in one pass."""
         self._drafted = [0] * len(self._drafted)
         if not request.wants_more():
             return request.proposal()
+        if self._masks is not None:
+            counts = [most if self._count is None else min(most, self._count) for most in request.depth]
+            masks = [max(count - 1, 0) for count in counts]
+            return draw_at_each_depth(request, self._read(request, self._masks[:, : max(masks)], masks))
         if self._draw_line(request):
             return request.proposal()
         logits, depth = self._read(request), 0
@@ -135,7 +158,7 @@ class ModelDraftSession(DraftSession):
         if not self._model.decides:
             return False
         fresh = self._unread(request)
-        plain = self._states(request, list(map(len, fresh))) is None
+        plain = self._states(request, list(map(len, fresh)), masks=0) is None
         if not plain or not request.sample_line(lambda line: self._model.draft(fresh, line)):
             return False
         self._kept = [kept + len(new) for kept, new in zip(self._kept, fresh, strict=True)]
@@ -166,15 +189,21 @@ class ModelDraftSession(DraftSession):
             counts: The number of masks of each row.
         """
         fresh = self._unread(request)
-        states = self._states(request, list(map(len, fresh)))
+        states = self._states(request, list(map(len, fresh)), masks=0 if masks is None else masks.shape[1])
         logits = self._model.forward(fresh, masks, counts, states=states)
         self._kept = [kept + len(new) for kept, new in zip(self._kept, fresh, strict=True)]
         if masks is not None:
             self._model.rollback(self._kept)
         return logits
 
-    def _states(self, request: DraftRequest, counts: Sequence[int]) -> Tensor | None:  # noqa: ARG002
-        """Return what is read beside the next `counts[b]` committed tokens of each row, padded on the left."""
+    def _states(self, request: DraftRequest, counts: Sequence[int], masks: int) -> Tensor | None:  # noqa: ARG002
+        """Return what is read beside the next `counts[b]` committed tokens of each row, padded on the left.
+
+        Args:
+            request: The request.
+            counts: The number of tokens of each row.
+            masks: The number of mask tokens behind them, which have states too.
+        """
         return None
 
     def _states_after(self, drawn: Branches) -> Tensor | None:  # noqa: ARG002

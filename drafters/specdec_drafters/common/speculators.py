@@ -7,7 +7,7 @@ References:
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -125,24 +125,28 @@ def _is_no_model(config: Path) -> bool:
     return not (config.parent / "generation_config.json").exists()
 
 
-def open_checkpoint(kind: type[C], model: str, target: TargetInfo, drafter: str) -> tuple[Checkpoint, C]:
-    """Read a draft head of one type, and check that it was not trained for another target.
+def open_checkpoint(
+    kind: type[C], model: str, target: TargetInfo, drafter: str, types: Sequence[str] = ()
+) -> tuple[Checkpoint, C]:
+    """Read a draft head of some type, and check that it was not trained for another target.
 
     Args:
         kind: The schema of its config.
         model: A folder, a hub name, or a head that ships, such as `builtin:eagle3`.
         target: The target.
-        drafter: Name of the drafter, which is the `speculators_model_type` that it takes.
+        drafter: Name of the drafter.
+        types: Each `speculators_model_type` that it takes; by default that of its name.
 
     Raises:
         ModelError: It is not there, of another type or for another target, or its config is not valid.
     """
     checkpoint = read_checkpoint(model, target.folder, drafter)
     found = checkpoint.config["speculators_model_type"]
-    if found != drafter:
+    types = types or (drafter,)
+    if found not in types:
         raise ModelError(
-            f"drafter {drafter!r}: {model} has the speculators_model_type {found!r}. Supported: {drafter}. Choose "
-            "a checkpoint of that type for this target."
+            f"drafter {drafter!r}: {model} has the speculators_model_type {found!r}. Supported: "
+            f"{', '.join(types)}. Choose a checkpoint of that type for this target."
         )
     try:
         config = kind.model_validate(dict(checkpoint.config))

@@ -37,11 +37,16 @@ class StateHead(DraftHead):
 
     Attributes:
         config: The config of its layers, in the form of transformers.
+        mask_hidden: The target's states that are read beside a mask token, for a head that drafts in one pass.
     """
 
     config: Any
     embed_tokens: nn.Embedding
     rotary_emb: nn.Module
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mask_hidden: nn.Parameter | None = None
 
     @abstractmethod
     def combine(self, states: Tensor) -> Tensor:

@@ -20,12 +20,12 @@ from specdec_drafters.common.speculators import (
 )
 from specdec_drafters.eagle3.model import ARCHITECTURES, Eagle3Head, HeadShape
 
-TYPE = "eagle3"
-"""The `speculators_model_type`."""
+TYPE, PARALLEL_TYPE = "eagle3", "peagle"
+"""The `speculators_model_type` of heads that draft token by token, and of those that draft in one pass."""
 
 
 class Eagle3SpeculatorConfig(SpeculatorConfig):
-    """The keys of an `eagle3` config. What they mean: `HeadShape`."""
+    """The keys of an `eagle3` or `peagle` config. What they mean: `HeadShape`."""
 
     draft_vocab_size: int = Field(default=32000, ge=1)
     norm_before_residual: bool = False
@@ -34,6 +34,7 @@ class Eagle3SpeculatorConfig(SpeculatorConfig):
     norm_output: bool = False
     target_hidden_size: int | None = Field(default=None, ge=1)
     eagle_aux_hidden_state_layer_ids: list[int] | None = None
+    mask_token_id: int | None = None
 
     def layers(self, features: TargetFeatures, model: str) -> tuple[int, ...]:
         """Return the layers of the target that the head reads.
@@ -70,7 +71,24 @@ class Eagle3SpeculatorConfig(SpeculatorConfig):
             norm_before_fc=self.norm_before_fc,
             fc_norm=self.fc_norm,
             norm_output=self.norm_output,
+            mask_token_id=self.mask_token(model),
         )
+
+    def mask_token(self, model: str) -> int | None:
+        """Return the mask token of a head that drafts in one pass; None for other heads.
+
+        Raises:
+            ModelError: There is none, or it is not in the vocabulary.
+        """
+        if self.speculators_model_type != PARALLEL_TYPE:
+            return None
+        token, count = self.mask_token_id, self.transformer_layer_config.get("vocab_size") or 0
+        if token is None or not 0 <= token < count:
+            raise ModelError(
+                f"drafter 'eagle3': {model} has the speculators_model_type 'peagle' and the mask_token_id "
+                f"{token}, but the token ids 0 to {count - 1}. Correct mask_token_id in its config.json."
+            )
+        return token
 
 
 def default_layers(count: int) -> tuple[int, ...]:
@@ -92,7 +110,7 @@ def read_eagle3(model: str, target: TargetInfo) -> tuple[Eagle3Head, tuple[int, 
         ModelError: It is not there, is not complete, is of another type, or does not fit the target.
     """
     features = target_features(target, TYPE)
-    checkpoint, config = open_checkpoint(Eagle3SpeculatorConfig, model, target, TYPE)
+    checkpoint, config = open_checkpoint(Eagle3SpeculatorConfig, model, target, TYPE, (TYPE, PARALLEL_TYPE))
     layers = config.layers(features, model)
     shape = config.shape(features.hidden_size, model)
     check_sizes(config, shape.layer.get("vocab_size"), shape.target_size, target, model, TYPE)
@@ -111,13 +129,15 @@ def config_of(
         extra: Further keys.
     """
     shape = head.shape
+    parallel = shape.mask_token_id is not None
+    kind = PARALLEL_TYPE if parallel else TYPE
     method = {"proposal_type": "greedy", "speculative_tokens": 5, "verifier_accept_k": 1, "accept_tolerance": 0.0}
     return {
-        "architectures": ["Eagle3Speculator"],
-        "speculators_model_type": TYPE,
+        "architectures": ["PEagleSpeculator" if parallel else "Eagle3Speculator"],
+        "speculators_model_type": kind,
         "speculators_version": "0.9.0",
         "speculators_config": {
-            "algorithm": TYPE,
+            "algorithm": kind,
             "default_proposal_method": "greedy",
             "proposal_methods": [method],
             "verifier": dict(verifier),
@@ -130,6 +150,7 @@ def config_of(
         "norm_before_fc": shape.norm_before_fc,
         "fc_norm": shape.fc_norm,
         "norm_output": shape.norm_output,
+        **({"mask_token_id": shape.mask_token_id} if parallel else {}),
         "embed_requires_grad": False,
         "tie_word_embeddings": False,
         **extra,

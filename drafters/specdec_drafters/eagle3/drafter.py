@@ -32,11 +32,16 @@ class Eagle3Drafter(Drafter):
     drafted tokens read the head's own output in place of the target's states. They are made again with the
     target's states once their tokens are accepted.
 
+    A head with a mask token (P-EAGLE) drafts all tokens in one pass. Behind the entry of the last token x_n it has
+    K - 1 entries of the mask token, each beside the learned `mask_hidden` in place of the target's states. The
+    entry of x_n predicts the first token of the draft, that of mask i the token after it. In a tree, all nodes at
+    a depth are drawn at one entry.
+
     q is the head's distribution over its draft vocabulary, at the target's token ids, after the run's draft
     sampling settings; all other tokens have q = 0, and the residual has them.
 
     References:
-        Li et al. 2025 (arXiv 2503.01840).
+        Li et al. 2025 (arXiv 2503.01840); Hui et al. 2026 (P-EAGLE, arXiv 2602.01469).
     """
 
     drafts_trees = True
@@ -69,24 +74,32 @@ def loaded_head(head: Any, name: str) -> LoadedModel:
 
 
 class _Eagle3Session(ModelDraftSession):
-    """One batch. Entries of drafted tokens read the head's own states. They are made again; none is kept."""
+    """One batch. Entries of drafted tokens or masks are made again; none is kept."""
 
     skipped = 1
 
     def __init__(self, drafter: Eagle3Drafter, session: SessionInfo) -> None:
-        super().__init__(drafter.loaded, session, hidden_layers=(CARRIED,))
+        head = drafter.head
+        if head.mask_hidden is None:
+            super().__init__(drafter.loaded, session, hidden_layers=(CARRIED,))
+        else:
+            super().__init__(drafter.loaded, session, mask_token=head.shape.mask_token_id)
         self._drafter = drafter
 
     def commit(self, outcome: Outcome) -> None:
         """Keep nothing of the draft."""
 
-    def _states(self, request: DraftRequest, counts: Sequence[int]) -> Tensor:
-        """Return the states of the tokens before the next ones, as the head reads them, `[B, T, D]`."""
+    def _states(self, request: DraftRequest, counts: Sequence[int], masks: int) -> Tensor:
+        """Return the states of the tokens before the next ones, as the head reads them, `[B, T + masks, D]`."""
         states = [
             self._drafter.combined(request.hidden_states, row, first, first + count)
             for row, (first, count) in enumerate(zip(self._kept, counts, strict=True))
         ]
-        return torch.stack([pad(one, (0, 0, max(counts) - len(one), 0)) for one in states])
+        before = torch.stack([pad(one, (0, 0, max(counts) - len(one), 0)) for one in states])
+        if not masks:
+            return before
+        head = self._drafter.head
+        return torch.cat([before, head.combine(head.mask_hidden).expand(len(before), masks, -1)], dim=1)
 
     def _states_after(self, drawn: Branches) -> Tensor:
         """Return the head's own states of the tokens that each was drawn after, `[B, M, D]`."""

@@ -48,6 +48,8 @@ class HeadShape:
         norm_before_fc: Whether the concatenated states are normalised.
         fc_norm: Whether each state is normalised.
         norm_output: Whether the state carried to the next token is the one after the final norm.
+        mask_token_id: The mask token of a head that drafts all tokens in one pass (P-EAGLE); None for one that
+            drafts token by token.
     """
 
     layer: Mapping[str, Any]
@@ -58,6 +60,7 @@ class HeadShape:
     norm_before_fc: bool = False
     fc_norm: bool = False
     norm_output: bool = False
+    mask_token_id: int | None = None
 
 
 class Eagle3Head(StateHead, DraftVocabularyHead):
@@ -68,8 +71,13 @@ class Eagle3Head(StateHead, DraftVocabularyHead):
     Args:
         shape: The sizes.
 
+    Attributes:
+        mask_hidden: `[1, 1, states * target_size]`, read beside each mask token in place of the target's states;
+            None without a mask token.
+
     References:
-        Li et al. 2025, section 3 (arXiv 2503.01840); the modules and flags are those of speculators 0.9.
+        Li et al. 2025, section 3 (arXiv 2503.01840); Hui et al. 2026 (P-EAGLE, arXiv 2602.01469). The modules and
+        flags are those of speculators 0.9.
     """
 
     def __init__(self, shape: HeadShape) -> None:
@@ -85,6 +93,8 @@ class Eagle3Head(StateHead, DraftVocabularyHead):
         norms = [parts.norm(shape.target_size, eps=eps) for _ in range(shape.states)]
         self.fc_norm = nn.ModuleList(norms) if shape.fc_norm else None
         self.fc = nn.Linear(read, size, bias=False)
+        if shape.mask_token_id is not None:
+            self.mask_hidden = nn.Parameter(torch.zeros(1, 1, read))
         self.layers = nn.ModuleList(
             parts.layer(self.config, index) for index in range(self.config.num_hidden_layers)
         )

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor
-
-from specdec_core.interface import DraftRequest, DraftSession, ModelError, Proposal, SessionInfo, TargetInfo
+from specdec_core.interface import DraftSession, ModelError, SessionInfo, TargetInfo
 from specdec_core.models import LoadedModel
 from specdec_drafters.common.draft_model_loading import load_draft_model
 from specdec_drafters.common.model_drafter import ModelDrafter, ModelDraftSession
-from specdec_drafters.common.parallel_draft import draw_at_each_depth, mask_token_of
+from specdec_drafters.common.parallel_draft import mask_token_of
 from specdec_drafters.parallel.config import ParallelConfig
 
 DEPTH_KEY = "pard_depth"
@@ -42,26 +39,7 @@ class ParallelDrafter(ModelDrafter):
 
     def open(self, session: SessionInfo) -> DraftSession:
         """Start a batch with an empty cache."""
-        return _ParallelSession(self, session)
-
-
-class _ParallelSession(ModelDraftSession):
-    """One batch; the cache holds committed tokens only."""
-
-    def __init__(self, drafter: ParallelDrafter, session: SessionInfo) -> None:
-        super().__init__(drafter.loaded, session)
-        self._count = drafter.count
-        shape = (session.batch_size, session.max_gamma)
-        self._masks = torch.full(shape, drafter.mask_token, device=drafter.loaded.device)
-
-    def propose(self, request: DraftRequest) -> Proposal:
-        """Predict the tokens at all depths, and draw them."""
-        if not request.wants_more():
-            return request.proposal()
-        counts = [most if self._count is None else min(most, self._count) for most in request.depth]
-        masks = [max(count - 1, 0) for count in counts]
-        logits: Tensor = self._read(request, self._masks[:, : max(masks)], masks)
-        return draw_at_each_depth(request, logits)
+        return ModelDraftSession(self.loaded, session, mask_token=self.mask_token, count=self.count)
 
 
 def _checked_mask_token(loaded: LoadedModel) -> int:
