@@ -1,22 +1,25 @@
-"""Tables of docs/benchmarks.md, from what two benchmarks write.
+"""Tables of docs/benchmarks.md, from what two benchmarks write, and tables of other pages that were recorded once.
 
 python benchmarks/vs_transformers.py --out docs/data/vs_transformers.json
 python benchmarks/accelerator.py --out docs/data/accelerator.json
 python docs/generate.py
+
+docs/data/recorded.json has all other measurements: for each the command, machine, date and rows, and the columns
+that a page shows, if one does.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 from markdown_table import table
 
 DATA = Path(__file__).parent / "data"
-GAP = ("floor", "target", "draft", "rest", "first_step")
 
 
 @cache
@@ -50,33 +53,65 @@ def _against() -> Iterator[dict[str, Any]]:
             yield {**group["key"], **row}
 
 
-def against() -> str:
-    """Return the median and smallest ratio of each method and configuration, and the rows below 1."""
-    found = _data("vs_transformers")
-    rows = []
-    for method in ("assisted", "baseline", "lookup"):
-        summary = found["summary"][method]
-        for name, part in {"all": summary, **summary["by_configuration"]}.items():
-            rows.append((method, name, str(part["rows"]), f"{part['median']:.2f}", f"{part['min']:.2f}"))
-    settings = found["settings"]
-    text = f"{_measured('vs_transformers')} Gamma {settings['gamma']}, {settings['repeats']} rounds.\n\n"
-    text += table(("method", "specdec", "rows", "median ratio", "smallest"), rows)
-    slower = [
-        f"{row['method']} {row['size']}, batch {row['batch_size']}, temperature {row['temperature']:g}, "
-        f"{row['configuration']}: {_range(row['ratio'])}"
-        for row in found["summary"]["below_1"]
-    ]
-    return text + (
-        "\nBelow 1:\n\n" + "".join(f"- {one}\n" for one in slower) if slower else "\nNo row is below 1.\n"
-    )
-
-
 _METHODS = {
     "baseline": ("plain decoding", ""),
     "lookup": ("copying from the prompt", "prompt-copy"),
     "assisted": ("a small draft model", "transformer"),
 }
 """The words for each method that is compared, and the page of its drafter."""
+
+
+def against() -> str:
+    """Return the speeds of all methods of both libraries for single sequences, each over its own plain decoding.
+
+    Of the targets, the smallest and the largest; the drawing has all.
+    """
+    settings = _data("vs_transformers")["settings"]
+    head = ("target", "T", "method", "transformers", *(f"specdec, {words}" for words in _CONFIGURATIONS.values()))
+    sizes = [group["key"]["size"] for group in _data("vs_transformers")["rows"]]
+    rows = []
+    for group in _data("vs_transformers")["rows"]:
+        key = group["key"]
+        if key["batch_size"] != 1 or key["size"] not in (sizes[0], sizes[-1]):
+            continue
+        found = {(row["configuration"], row["method"]): row for row in group["rows"]}
+        for method, (words, _) in _METHODS.items():
+            cells = [_over_plain(found, "plain", method, "transformers")]
+            cells += [_over_plain(found, name, method, "specdec") for name in _CONFIGURATIONS]
+            rows.append((key["size"], f"{key['temperature']:g}", words, *cells))
+    text = (
+        f"{_measured('vs_transformers')} Gamma {settings['gamma']}, medians of {settings['repeats']} rounds.\n\n"
+    )
+    return f"{text}{table(head, rows)}\n{_slower()}"
+
+
+_CONFIGURATIONS = {"plain": "unpacked", "packed": "packed"}
+"""The words for the configurations of specdec in the table."""
+
+
+def _over_plain(rows: dict[tuple[str, str], dict[str, Any]], configuration: str, method: str, library: str) -> str:
+    """Return tokens per second, and their quotient by those of the same library's plain decoding."""
+    speed, plain = (
+        rows[configuration, one][f"{library}_tokens_per_second"]["median"] for one in (method, "baseline")
+    )
+    return f"{speed:.0f}" if method == "baseline" else f"{speed:.0f} ({speed / plain:.1f}×)"
+
+
+def _slower() -> str:
+    """Return in how many comparisons specdec is the slower library, and which these are."""
+    rows = list(_against())
+    slower = [row for row in rows if row["ratio"]["median"] < 1]
+    groups: dict[str, list[str]] = {}
+    for row in slower:
+        name = f"{row['method']} at T = {row['temperature']:g} and batch size {row['batch_size']}"
+        compiled = " compiled" if "compiled" in row["configuration"] else ""
+        groups.setdefault(name, []).append(f"{row['size']}{compiled} {row['ratio']['median']:.2f}")
+    unpacked = all("packed" not in row["configuration"] for row in slower)
+    return (
+        f"In {len(slower)} of {len(rows)} comparisons specdec is the slower library"
+        f"{', always without packing' if unpacked else ''} (its speed over that of transformers):\n\n"
+        + "".join(f"- {name}: {', '.join(found)}\n" for name, found in groups.items())
+    )
 
 
 def front(folder: str = "") -> str:
@@ -107,46 +142,16 @@ def front(folder: str = "") -> str:
     return "\n".join(lines) + "\n"
 
 
-def ratios() -> str:
-    """Return the ratio of every row."""
-    rows: dict[tuple[str, ...], dict[str, str]] = {}
-    for row in _against():
-        key = row["method"], row["size"], str(row["batch_size"]), f"{row['temperature']:g}"
-        rows.setdefault(key, {})[row["configuration"]] = _range(row["ratio"])
-    names = _data("vs_transformers")["settings"]["configurations"]
-    order = sorted(rows, key=lambda key: key[0])
-    head = ("method", "target", "batch", "temperature", *names)
-    return table(head, [(*key, *(rows[key].get(name, "") for name in names)) for key in order])
+# --- recorded once ---------------------------------------------------------------------------------------------
 
 
-def gaps() -> str:
-    """Return what lies between the floor and the measurement, with a draft model."""
-    head = (
-        "target",
-        "batch",
-        "temperature",
-        "specdec",
-        "α",
-        "c",
-        "Theorem 3.8",
-        "floor, tokens/s",
-        "measured, tokens/s",
-    )
-    rows = []
-    for row in _against():
-        if row["method"] != "assisted":
-            continue
-        theory, gap = row["theory"], row["gap_ms_per_token"]
-        key = (row["size"], str(row["batch_size"]), f"{row['temperature']:g}", row["configuration"])
-        numbers = (f"{theory['alpha']:.2f}", f"{theory['c']:.3f}", f"{theory['improvement']:.2f}×")
-        rates = (row["floor_tokens_per_second"], row["specdec_tokens_per_second"]["median"])
-        most = max((part for part in GAP if part != "floor"), key=gap.__getitem__)
-        share = gap[most] / (gap["measured"] - gap["floor"])
-        parts = [f"{gap[part]:.2f}" for part in (*GAP, "measured")]
-        largest = f"{most.replace('_', ' ')}, {share:.0%}"
-        rows.append((*key, *numbers, *(f"{rate:.0f}" for rate in rates), *parts, largest))
-    names = [part.replace("_", " ") for part in GAP]
-    return table((*head, *names, "sum, ms", "most of the gap"), rows)
+def recorded(name: str) -> str:
+    """Return a table of docs/data/recorded.json with its settings, machine and date."""
+    found = _data("recorded")[name]
+    columns = found["columns"]
+    ranges = re.compile(r" \([\d.]+ to [\d.]+\)" if found.get("medians_only") else r"(?!)")
+    what = f"{found['settings'][0].upper()}{found['settings'][1:]} ({found['machine']}, {found['date']}):\n\n"
+    return what + table(columns, [[ranges.sub("", row[column]) for column in columns] for row in found["rows"]])
 
 
 # --- on a GPU --------------------------------------------------------------------------------------------------
@@ -257,7 +262,6 @@ TABLES = {
     "readme": lambda: front("docs/"),
     "gpu": gpu,
     "against": against,
-    "ratios": ratios,
-    "gaps": gaps,
     "accelerator": accelerator,
+    **{name: partial(recorded, name) for name, found in _data("recorded").items() if "columns" in found},
 }

@@ -24,6 +24,7 @@ from specdec_core.theory.paper.figures import FIGURES, draw_figure
 from specdec_core.theory.paper.tables import TABLES, Cell
 
 sys.path.insert(0, str(Path(__file__).parent))
+import benchmark_plots
 import digits
 import sections
 import timeline
@@ -56,7 +57,11 @@ def drawings() -> Mapping[str, Callable[[Path], None]]:
     """Return the function that draws each file, by file name."""
     figures = {f"figure-{number}.svg": partial(draw_figure, number) for number in FIGURES}
     pictures = {name: partial(_digits, draw) for name, draw in digits.DRAWINGS.items()}
-    return {**figures, "figure-5.svg": lambda path: timeline.draw(timeline.read(), path), **pictures}
+    figures |= {
+        "figure-5.svg": lambda path: timeline.draw(timeline.read(), path),
+        "against.svg": benchmark_plots.draw,
+    }
+    return {**figures, **pictures}
 
 
 def _digits(draw: Callable[[Sequence[digits.Recording], Path], None], path: Path) -> None:

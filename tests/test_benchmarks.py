@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import json
+import re
 import subprocess
 import sys
 
@@ -152,3 +153,45 @@ def test_the_headline_table_has_every_method_and_each_library_over_its_own_plain
             assert method in data["summary"]
         assert sorted(rows) == sorted(expected)
         assert len(rows) == len(set(measured)) == len(data["summary"]) - 1  # and the rows below 1
+
+
+def test_the_page_shows_every_method_of_both_libraries_and_where_specdec_is_slower():
+    data = json.loads((ROOT / "docs" / "data" / "vs_transformers.json").read_text())
+    text = (ROOT / "docs" / "benchmarks.md").read_text(encoding="utf-8")
+    part = text.split("<!-- measured: against -->")[1].split("<!-- end of measured -->")[0]
+    lines = [line for line in part.splitlines() if line.startswith("| ") and not line.startswith("| target")]
+    expected = []
+    for group in data["rows"]:
+        if group["key"]["batch_size"] == 1 and group["key"]["size"] in ("10M", "350M"):
+            rows = {(row["configuration"], row["method"]): row for row in group["rows"]}
+            for method in ("baseline", "lookup", "assisted"):
+                cells = []
+                for configuration, name in (
+                    ("plain", "transformers"),
+                    ("plain", "specdec"),
+                    ("packed", "specdec"),
+                ):
+                    speed, plain = (
+                        rows[configuration, one][f"{name}_tokens_per_second"]["median"]
+                        for one in (method, "baseline")
+                    )
+                    cells.append(f"{speed:.0f}" + ("" if method == "baseline" else f" ({speed / plain:.1f}×)"))
+                expected.append(" | ".join(cells))
+    assert [line.strip("| ").split(" | ", 3)[3] for line in lines] == expected
+    assert {row["method"] for group in data["rows"] for row in group["rows"]} == {"baseline", "lookup", "assisted"}
+    slower = [row for group in data["rows"] for row in group["rows"] if row["ratio"]["median"] < 1]
+    assert f"In {len(slower)} of " in part
+    assert all(f"{row['ratio']['median']:.2f}" in part for row in slower)
+
+
+def test_what_was_recorded_once_says_how_and_where_and_stands_on_a_page():
+    recorded = json.loads((ROOT / "docs" / "data" / "recorded.json").read_text(encoding="utf-8"))
+    pages = "".join(page.read_text(encoding="utf-8") for page in (ROOT / "docs").rglob("*.md"))
+    for name, found in recorded.items():
+        script = re.match(r"python (benchmarks/\w+\.py)|specdec compare (\S+)", found["command"])
+        assert script, name
+        assert (ROOT / (script[1] or script[2])).exists()
+        assert re.fullmatch(r"20\d\d-\d\d-\d\d", found["date"])
+        assert found["machine"]
+        assert all(row.keys() >= set(found.get("columns", ())) for row in found["rows"])
+        assert ("columns" in found) == (f"<!-- measured: {name} -->" in pages), name
