@@ -114,11 +114,12 @@ def _value(schema: Mapping[str, Any]) -> str:
 
 def arrays(_: str) -> str:
     """Return the arrays of a shard as a table."""
-    lines = ["| array | shape | type | values | there | holds |", "|---|---|---|---|---|---|"]
+    lines = ["| array | shape | type | holds |", "|---|---|---|---|"]
     for name, field in FIELDS.items():
         shape = ", ".join(field.shape)
         types = " or ".join(field.types)
-        lines.append(f"| `{name}` | `[{shape}]` | {types} | {field.values()} | {field.where} | {field.about} |")
+        there = "" if field.where == "always" else f"; with {field.where} only"
+        lines.append(f"| `{name}` | `[{shape}]` | {types} | {field.about}{there} |")
     return "\n".join(lines) + "\n"
 
 

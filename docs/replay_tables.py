@@ -18,14 +18,14 @@ def _data() -> dict[str, Any]:
 
 def against_live() -> str:
     """Return seconds and intervals of replays beside those of live comparison."""
-    head = ("drafter", "replay", "live, extrapolated", "live", "replay, as many texts", "replay, whole record")
+    head = ("drafter", "replay takes", "live, extrapolated", "efficiency, live", "replayed")
     lines = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
     for row in _data()["rows"]:
         seconds = [f"{row['replay_seconds']:.1f} s", _duration(row["live_seconds"])]
-        cells = [_interval(row[name]) for name in ("live", "replay", "record")]
+        cells = [_interval(row[name]) for name in ("live", "record")]
         lines.append(f"| {' | '.join([row['drafter'], *seconds, *cells])} |")
     whole = [f"{_data()['replay_seconds']:.0f} s", _duration(_data()["live_seconds"])]
-    lines.append(f"| **all** | {' | '.join([*whole, '', '', ''])} |")
+    lines.append(f"| **all** | {' | '.join([*whole, '', ''])} |")
     return "\n".join(lines) + "\n"
 
 
