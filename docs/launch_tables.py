@@ -18,7 +18,7 @@ def per_step() -> str:
     rows = []
     for name in names:
         costs = [cases.get(name) for cases in settings.values()]
-        cells = [" / ".join(str(cost[column]) for column in COLUMNS) if cost else "" for cost in costs]
+        cells = ["/".join(str(cost[column]) for column in COLUMNS) if cost else "" for cost in costs]
         rows.append((name, *cells))
     return table(("", *settings), rows)
 
