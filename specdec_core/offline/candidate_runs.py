@@ -173,8 +173,8 @@ def _task(record: Record, number: int) -> dict[str, Any]:
     from specdec_core.offline.record.tasks import recorded_prompts  # imports numpy
 
     config = recorded_prompts(record, number)
-    # A dataset may be on the hub, and the user has not named it.
-    if config is None or config.dataset is not None:
+    # A dataset or a benchmark may be on the hub, and the user has not named it.
+    if config is None or config.dataset is not None or (config.benchmark is not None and config.path is None):
         return {**plain, "prompts": {"tokens": _token_ids(part)}}
     return {**plain, "prompts": config.model_dump(mode="json", exclude_defaults=True)}
 

@@ -11,9 +11,11 @@ from specdec_core import compare, load_model
 from specdec_core.decoding import Decoder, row_seed
 from specdec_core.interface import ConfigError
 from specdec_core.interface.errors import OutOfMemoryError
+from specdec_core.offline.profile import measured_on_record, speculation_profile
 from specdec_core.offline.record.decode import forced_pass
 from specdec_core.offline.record.recording import RecordOptions, record_study
 from specdec_core.offline.record.tasks import part_for
+from specdec_core.offline.replay import replay
 from specdec_core.offline.replay.study_replay import replay_study
 from specdec_core.study import load_study
 from specdec_core.study.memory import memory_needs
@@ -145,6 +147,40 @@ def test_batches_that_do_not_fit_are_halved_from_their_first_turn(study_of, tmp_
         one["tokens"] for one in outputs(tmp_path / "alone")
     ]
     assert found.rows[0].counts.tokens == sum(len(one["tokens"]) for one in outputs(tmp_path / "alone")[:6])
+
+
+def test_a_record_knows_the_groups_and_the_turns_of_its_prompts(study_of, tmp_path):
+    lines = [
+        json.dumps({"question_id": n, "category": kind, "turns": turns})
+        for (n, turns), kind in zip(enumerate(TURNS, start=80), ("x", "y", "x"), strict=True)
+    ]
+    (tmp_path / "p.jsonl").write_text("\n".join(lines))
+    prompts = {"file": str(tmp_path / "p.jsonl"), "group": "category"}
+    study = load_study(study_of(prompts=prompts))
+    record = record_study(study, tmp_path / "record", Watcher(), RecordOptions(rows=2))
+    (named,) = (row.groups for row in replay(record, study, progress=False).rows if row.name == "lookup")
+    assert [(one.group, one.prompts) for one in named] == [(("x",), 2), (("y",), 1), ((None,), 3)]
+    found = replay(record, "prompt-lookup", gammas=[3], progress=False)
+    assert found.rows[1].groups == named
+    ids = ["80", "80 turn 2", "81", "82", "82 turn 2", "82 turn 3"]
+    assert [one.id for one in found.study.tasks[0].prompts] == ids
+    profile = speculation_profile(measured_on_record(record, "prompt-lookup", max_gamma=3))
+    assert {name: one["num_requests"] for name, one in profile.per_category.items()} == {"x": 5, "y": 1}
+
+    file = tmp_path / "record" / "part-0" / "prompts.jsonl"
+    text = file.read_text()
+    for broken, message in (
+        (text + text, r"prompts\.jsonl: .* 12 lines, and the part has 6 prompts"),
+        (text.replace('"group":["y"]', '"group":[]'), "as many values in `group`"),
+        (text.replace('"id":"81"', '"id":81'), r"line 3\.id: "),
+    ):
+        file.write_text(broken)
+        with pytest.raises(ConfigError, match=message):
+            replay(tmp_path / "record", "prompt-lookup", progress=False)
+    file.unlink()  # as in records of earlier versions
+    assert not replay(tmp_path / "record", "prompt-lookup", progress=False).rows[1].groups
+    record_study(study, tmp_path / "record", Watcher(), RecordOptions(rows=2))
+    assert file.read_text() == text
 
 
 def test_a_record_of_conversations_is_replayed_turn_by_turn(study_of, tmp_path):

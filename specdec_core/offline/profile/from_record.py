@@ -11,6 +11,7 @@ from specdec_core.offline.record import Record
 from specdec_core.offline.replay import DrafterReplay
 from specdec_core.offline.replay.expected_counts import expected_counts
 from specdec_core.registry import Registry, default_registry, plugin_settings
+from specdec_core.study.config.grouping import group_label
 
 
 def measured_on_record(
@@ -50,12 +51,16 @@ def measured_on_record(
         record, part, config, max_gamma=max_gamma, registry=registry, folder=folder, progress=progress
     )
     acceptance = replay.acceptance()
+    categories = [group_label(one.group) if one.group else None for one in part.columns]
     by_gamma: dict[int, list[DraftCounts]] = {}
     for gamma in range(1, max_gamma + 1):
         found = expected_counts([text.drafted(gamma) for text in acceptance], gamma)
         rows = zip(acceptance, found.verified_at[:, 0], found.accepted, found.accepted_at, strict=True)
         by_gamma[gamma] = [
-            DraftCounts(float(steps), float(accepted), tuple(map(float, at)), text.number)
+            DraftCounts(
+                *(float(steps), float(accepted), tuple(map(float, at)), text.number),
+                category=categories[text.number] if categories else None,
+            )
             for text, steps, accepted, at in rows
         ]
     return Measured(

@@ -7,7 +7,7 @@ Importing this imports no torch.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -76,6 +76,19 @@ class RecordedPrompts(_Part):
     """Digest of their token ids."""
     texts_sha256: str | None = None
     """Digest of imported texts."""
+
+
+class PromptColumns(_Part):
+    """What a line of `prompts.jsonl` says of a prompt, beside its tokens."""
+
+    id: str
+    """Its name, such as the question id of a benchmark."""
+    source: str | None = None
+    """Where it comes from."""
+    group: tuple[str, ...] = ()
+    """Its values of the columns that group the prompts, such as the category."""
+    turn: Annotated[int, Field(ge=1)] = 1
+    """Number of the turn in its conversation."""
 
 
 class PartHeader(_Part):
@@ -166,6 +179,10 @@ class RecordPart(Protocol):
     def header(self) -> PartHeader:
         """Its settings."""
 
+    @property
+    def columns(self) -> Sequence[PromptColumns]:
+        """What is known of each prompt; empty if the record does not say it."""
+
     def __len__(self) -> int:
         """Return the number of texts that are there."""
 
@@ -189,6 +206,11 @@ class SomeTexts:
     def header(self) -> PartHeader:
         """Settings of the part."""
         return self.part.header
+
+    @property
+    def columns(self) -> Sequence[PromptColumns]:
+        """What is known of each prompt of the part."""
+        return self.part.columns
 
     def __len__(self) -> int:
         return len(self.chosen)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from specdec_core.interface.errors import ConfigError, reading
-from specdec_core.interface.files import input_path, open_input
+from specdec_core.interface.files import input_path, open_input, open_text
 from specdec_core.offline.record.file_errors import damaged, validated
-from specdec_core.offline.record.format import PartHeader, Record, RecordedText, RecordHeader
+from specdec_core.offline.record.format import PartHeader, PromptColumns, Record, RecordedText, RecordHeader
 from specdec_core.offline.record.shards import ShardInfo, read_info, read_shard, shard_name
 from specdec_core.registry import shipped_file
 
@@ -19,6 +20,8 @@ TOKENIZER = "tokenizer"
 """Name of the folder with the target's tokenizer."""
 FEATURES = "features.safetensors"
 """Name of the file with the target's embeddings."""
+PROMPTS = "prompts.jsonl"
+"""Name of the file with the columns of a part's prompts, which imports and old records lack."""
 _MAX_HEADER = 10_000_000
 """The most bytes of a header."""
 
@@ -33,11 +36,13 @@ class StoredPart:
     """The texts of one task, in shards on the disk; see `RecordPart`.
 
     Attributes:
+        folder: Its folder.
         header: Settings of the texts.
         record: Header of the record.
         shards: What the metadata of its shards says.
     """
 
+    folder: Path
     header: PartHeader
     record: RecordHeader
     shards: tuple[ShardInfo, ...]
@@ -46,6 +51,22 @@ class StoredPart:
     def tokens(self) -> int:
         """Number of tokens of all texts."""
         return sum(shard.tokens for shard in self.shards)
+
+    @cached_property
+    def columns(self) -> tuple[PromptColumns, ...]:
+        """What is known of each prompt."""
+        path = self.folder / PROMPTS
+        if not path.exists():
+            return ()
+        with reading(path, ConfigError, "the prompts of a record"), open_text(path) as lines:
+            found = tuple(
+                validated(PromptColumns, line, path, f"line {n}") for n, line in enumerate(lines, start=1)
+            )
+        if len(found) != (count := self.header.prompts.count):
+            raise damaged(path, f"it has {len(found)} lines, and the part has {count} prompts")
+        if len({len(one.group) for one in found}) > 1:
+            raise damaged(path, "not all prompts have as many values in `group`")
+        return found
 
     def __len__(self) -> int:
         return sum(shard.texts for shard in self.shards)
@@ -79,7 +100,7 @@ def read_record(path: Path | str) -> Record:
         )
     header = read_header(folder)
     parts = tuple(
-        StoredPart(part, header, _shards(part_folder(folder, number), header, part))
+        StoredPart(own := part_folder(folder, number), part, header, _shards(own, header, part))
         for number, part in enumerate(header.parts)
     )
     return Record(folder, header, parts)

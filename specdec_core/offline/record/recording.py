@@ -16,14 +16,14 @@ from specdec_core.interface import Progress
 from specdec_core.interface.errors import ConfigError
 from specdec_core.interface.settings import TargetConfig
 from specdec_core.offline.record.decode import TextJob
-from specdec_core.offline.record.format import Record
+from specdec_core.offline.record.format import PromptColumns, Record
 from specdec_core.offline.record.outline import Outline, Part, RecordOptions, part_header, verify_times
 from specdec_core.offline.record.reader import FEATURES, read_record
 from specdec_core.offline.record.recorded_target import load_recorded, save_tokenizer
 from specdec_core.offline.record.workers import RecordedTarget
 from specdec_core.offline.record.writer import RecordWriter, check_folder
 from specdec_core.sampling.generators import row_seed
-from specdec_core.study.config.prompts import conversations
+from specdec_core.study.config.prompts import PromptText, conversations
 from specdec_core.study.config.study import Study, Task
 from specdec_core.study.run.folder import RESUMED, exclusive_lock, when_stopped
 from specdec_core.study.run.worker import TargetJobs, working_here
@@ -98,6 +98,8 @@ def record_tasks(
         parts = outline.parts
         writer = RecordWriter(output, outline.header, fresh=fresh)
         _save_target(writer, target, outline)
+        for number, part in enumerate(parts):
+            writer.add_columns(number, map(_columns, part.task.prompts))
         total = sum(part.texts for part in parts)
         with when_stopped(
             lambda: f"stopped; {sum(writer.done)} of {total} texts are stored in {output}. {RESUMED}"
@@ -144,6 +146,10 @@ def _save_target(writer: RecordWriter, target: RecordedTarget, outline: Outline)
     save_tokenizer(path, header.target.model, outline.tokenizer)
     if header.hidden_size is not None and not (path / FEATURES).is_file():
         target.save_features(path, header)
+
+
+def _columns(prompt: PromptText) -> PromptColumns:
+    return PromptColumns(id=prompt.id, source=prompt.source, group=prompt.group, turn=prompt.turn)
 
 
 def _record_part(

@@ -15,7 +15,7 @@ from specdec_core.study.config.schema import PromptsConfig
 from specdec_core.study.config.study import Task
 
 if TYPE_CHECKING:
-    from specdec_core.offline.record.format import PartHeader, Record, RecordedPrompts, RecordPart
+    from specdec_core.offline.record.format import PartHeader, PromptColumns, Record, RecordedPrompts, RecordPart
 
 _IDENTITY = ("model", "revision", "subfolder", "adapter", "quantization_config")
 """Settings that decide what a target says; the others decide how fast."""
@@ -55,7 +55,7 @@ def _task(record: Record, number: int) -> Task:
     part = record.parts[number]
     header = part.header
     prompts = {text.number: text.prompt for text in part}
-    texts = tuple(PromptText(str(number + 1), None, tokens=prompt) for number, prompt in sorted(prompts.items()))
+    texts = tuple(_prompt(part.columns, number, prompt) for number, prompt in sorted(prompts.items()))
     return Task(
         name=header.task,
         target=record.header.target,
@@ -66,6 +66,13 @@ def _task(record: Record, number: int) -> Task:
         generation=header.generation,
         runs=(),
     )
+
+
+def _prompt(columns: Sequence[PromptColumns], number: int, tokens: tuple[int, ...]) -> PromptText:
+    if not columns:
+        return PromptText(str(number + 1), None, tokens=tokens)
+    own = columns[number]
+    return PromptText(own.id, None, source=own.source, tokens=tokens, group=own.group, turn=own.turn)
 
 
 def part_for(record: Record, task: Task) -> RecordPart:

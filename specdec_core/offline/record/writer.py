@@ -8,16 +8,17 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from specdec_core.interface.errors import ConfigError, differences
 from specdec_core.interface.files import writing_file
-from specdec_core.offline.record.format import Record, RecordedText, RecordHeader, VerifyTimes
+from specdec_core.offline.record.format import PromptColumns, Record, RecordedText, RecordHeader, VerifyTimes
 from specdec_core.offline.record.reader import (
     FEATURES,
     HEADER,
+    PROMPTS,
     TOKENIZER,
     part_folder,
     read_header,
@@ -93,6 +94,16 @@ class RecordWriter:
         )
         self._shards[part] += 1
         self._done[part] += len(texts)
+
+    def add_columns(self, part: int, columns: Iterable[PromptColumns]) -> None:
+        """Store what is known of each prompt of a part, replacing what is there."""
+        path = part_folder(self.path, part) / PROMPTS
+        text = "".join(one.model_dump_json(exclude_defaults=True) + "\n" for one in columns)
+        if path.is_file() and path.read_text(encoding="utf-8") == text:
+            return
+        path.parent.mkdir(exist_ok=True)
+        with writing_file(path) as temporary, temporary.open("w", encoding="utf-8") as file:
+            file.write(text)
 
     def add_times(self, times: VerifyTimes) -> None:
         """Store T(k), replacing any that is there."""

@@ -54,10 +54,19 @@ MAX_SIDE = 512
 MAX_LEVELS = 65_536
 """The most grey levels of a picture; it shows 256 of them."""
 _TokenId = Annotated[int, Field(ge=0)]
+
+
+def _as_tuple(value: Any) -> Any:
+    """Return a column as a tuple of one, and a list as a tuple, which is all that strict validation takes."""
+    if isinstance(value, str):
+        return (value,)
+    return tuple(value) if isinstance(value, list) else value
+
+
 _Groups = Annotated[
     tuple[Annotated[str, Field(min_length=1)], ...],
     Field(min_length=1, max_length=2),
-    BeforeValidator(lambda v: [v] if isinstance(v, str) else v, json_schema_input_type=str | list[str]),
+    BeforeValidator(_as_tuple, json_schema_input_type=str | list[str]),
 ]
 """A column, or two."""
 

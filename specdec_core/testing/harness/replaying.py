@@ -16,7 +16,14 @@ from specdec_core.interface import AcceptanceRule, Drafter
 from specdec_core.interface.controllers import FixedGamma, FixedGammaConfig
 from specdec_core.interface.settings import GenerationSettings, SamplingSettings, TargetConfig
 from specdec_core.models import LoadedModel
-from specdec_core.offline.record.format import PartHeader, Record, RecordedPrompts, RecordedText, RecordHeader
+from specdec_core.offline.record.format import (
+    PartHeader,
+    PromptColumns,
+    Record,
+    RecordedPrompts,
+    RecordedText,
+    RecordHeader,
+)
 from specdec_core.offline.replay import DrafterReplay
 from specdec_core.offline.replay.expected_counts import expected_counts
 from specdec_core.testing.harness.enumeration import adjusted
@@ -31,6 +38,7 @@ class MemoryPart:
 
     header: PartHeader
     texts: Sequence[RecordedText]
+    columns: Sequence[PromptColumns] = ()
 
     def __len__(self) -> int:
         return len(self.texts)
