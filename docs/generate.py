@@ -18,7 +18,7 @@ import re
 import subprocess
 import sys
 import textwrap
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -37,6 +37,7 @@ from pydantic import BaseModel
 
 from specdec_core.cli.main import app
 from specdec_core.decoding.custom_generate.call import UNSUPPORTED
+from specdec_core.interface import DrafterConfig, ModelSettings, TrainerConfig
 from specdec_core.offline.record.shard_fields import FIELDS
 from specdec_core.registry import default_registry
 from specdec_core.registry.cli_fields import cli_fields
@@ -61,25 +62,36 @@ _BOUNDS = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusi
 def keys(what: str) -> str:
     """Return the settings of a pydantic model as a table.
 
+    A trainer's table lacks the options that its bases have, and a drafter's the settings that say how a model is
+    loaded: they stand on one page.
+
     Args:
         what: `study`, `run`, `trainer:NAME` for the options of `specdec train NAME`, or `MODULE:MODEL`.
     """
-    options: dict[str, str] = {}
     module, _, name = what.partition(":")
     if module == "trainer":
         model = default_registry().spec("trainer", name).config
-        options = {field.name: " / ".join(field.options) for field in cli_fields(model)}
-    elif name:
-        model = getattr(importlib.import_module(module), name)
-    else:
-        model = {"study": study_model, "run": run_model}[what](default_registry())
-    return _settings(model, options)
+        bases = (base for base in model.__mro__[1:] if issubclass(base, BaseModel))
+        return _settings(
+            model, {name for base in bases for name in base.model_fields} - model.__annotations__.keys()
+        )
+    if not name:
+        return _settings({"study": study_model, "run": run_model}[what](default_registry()))
+    model = getattr(importlib.import_module(module), name)
+    loading = ModelSettings.model_fields.keys() - {"model"} if issubclass(model, DrafterConfig) else set()
+    return _settings(model, loading)
 
 
-def _settings(model: type[BaseModel], options: Mapping[str, str]) -> str:
+def _settings(model: type[BaseModel], elsewhere: Collection[str] = ()) -> str:
+    """Return the settings of a model, without those that stand elsewhere, as a table."""
     properties = model.model_json_schema()["properties"]
+    options: dict[str, str] = {}
+    if issubclass(model, TrainerConfig):
+        options = {field.name: " / ".join(field.options) for field in cli_fields(model)}
     lines = [f"| {'option' if options else 'key'} | value | default | description |", "|---|---|---|---|"]
     for name, field in model.model_fields.items():
+        if name in elsewhere:
+            continue
         about = " ".join((field.description or "").split()).replace("||", r"\|\|")
         for key, option in options.items():
             about = about.replace(f"`{key}`", f"`{option}`")

@@ -18,6 +18,7 @@ from pydantic import BaseModel
 from specdec_core import PluginConfig
 from specdec_core.interface.errors import PromptError
 from specdec_core.registry import default_registry
+from specdec_core.registry.cli_fields import cli_fields
 from specdec_core.study import load_study, study_model
 from specdec_core.study.config.prompt_rows import Row
 from specdec_core.study.config.prompts import read_prompts
@@ -148,6 +149,19 @@ def test_every_plugin_has_a_page_with_its_settings(record):
     assert f"[`{record.name}`](docs/{folder}/{record.name}.md)" in TEXTS[ROOT / "README.md"]
     if folder == "controllers":
         assert f"[`{record.name}`](controllers/{record.name}.md)" in TEXTS[ROOT / "docs" / "controllers.md"]
+
+
+@pytest.mark.parametrize("name", [record.name for record in SHIPPED if record.kind == "trainer"])
+def test_every_option_of_a_trainer_is_on_its_page_or_on_those_that_it_links_to(name):
+    page = ROOT / "docs" / "drafters" / f"{name}.md"
+    training = TEXTS[page].partition("## Training")[2]
+    linked = [
+        (page.parent / link.partition("#")[0]).resolve() for link in _LINK.findall(training) if ".md" in link
+    ]
+    texts = [training, *(TEXTS[one] for one in linked if one in TEXTS)]
+    listed = set(re.findall(r"^\| `(--[\w-]+)`", "".join(texts), re.MULTILINE))
+    options = {field.option for field in cli_fields(default_registry().spec("trainer", name).config)}
+    assert options - listed - {"--target", "--output", "--overwrite"} == set()
 
 
 def test_every_public_name_is_in_a_module_of_the_reference():

@@ -43,8 +43,7 @@ class Eagle3TrainerConfig(TrainingConfig):
     decay: Annotated[float, Field(gt=0, le=1)] = 0.8
     """Weight of the loss of a draft token, relative to that of the one before."""
     loss: Literal["kl", "tv", "kl-then-tv"] = "kl-then-tv"
-    """The loss: `kl`, KL(p || q); `tv`, total variation, which is 1 - alpha; `kl-then-tv`, KL first, then
-    increasingly total variation. Both are taken over the draft vocabulary."""
+    """`kl`, KL(p || q); `tv`, total variation; `kl-then-tv`, KL first; over the draft vocabulary."""
     saved_as: Literal["float32", "bfloat16", "float16"] = "bfloat16"
     """Data type of the saved weights."""
     save_embeddings: bool = True

@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar
 from pydantic import Field
 
 from specdec_core.interface import DrafterConfig
-from specdec_drafters.training.config import LossName, TrainingConfig
+from specdec_drafters.training.config import TrainingConfig
 
 
 class EarlyExitConfig(DrafterConfig):
@@ -39,6 +39,3 @@ class EarlyExitTrainerConfig(TrainingConfig):
     layers: Annotated[int, Field(ge=1)] | None = None
     """Number of layers before the exit. By default an exit is trained after each of the first half of the layers,
     and the one with the highest expected speed-up is kept."""
-    loss: LossName = "kl-then-tv"
-    """The loss: `ce`, cross-entropy on the tokens of the text; `kl`, KL(p || q); `tv`, total variation, which is
-    1 - alpha; `kl-then-tv`, KL first, then increasingly total variation."""

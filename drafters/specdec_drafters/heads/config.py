@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar
 from pydantic import Field
 
 from specdec_core.interface import DrafterConfig
-from specdec_drafters.training.config import LossName, TrainingConfig
+from specdec_drafters.training.config import TrainingConfig
 
 
 class HeadsConfig(DrafterConfig):
@@ -42,6 +42,3 @@ class HeadsTrainerConfig(TrainingConfig):
     reads_token: bool = True
     """Feed the heads the last token in addition to the hidden state it was sampled from. Without it, they are the
     heads of Stern et al. (2018) for greedy decoding, in which the hidden state determines the token."""
-    loss: LossName = "kl-then-tv"
-    """The loss: `ce`, cross-entropy on the tokens of the text; `kl`, KL(p || q); `tv`, total variation, which is
-    1 - alpha; `kl-then-tv`, KL first, then increasingly total variation."""

@@ -45,6 +45,9 @@ class TrainingConfig(TrainerConfig):
     """Minutes to train, instead of `steps`; 10 by default."""
     learning_rate: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     """The peak learning rate; by default one that suits the model."""
+    loss: LossName = "kl-then-tv"
+    """`ce`, cross-entropy on the text; `kl`, KL(p || q); `tv`, total variation, which is 1 - alpha; `kl-then-tv`,
+    KL first, then increasingly total variation."""
     temperature: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
     """The temperature the pair will decode at; used for samples and for both distributions."""
     seed: Annotated[int, Field(ge=0)] = 0

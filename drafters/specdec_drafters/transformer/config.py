@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from specdec_core.interface import DrafterConfig, ModelSettings
-from specdec_drafters.training.config import LossName, TrainingConfig
+from specdec_drafters.training.config import TrainingConfig
 
 
 class TransformerConfig(DrafterConfig, ModelSettings):
@@ -37,9 +37,6 @@ class TransformerTrainerConfig(TrainingConfig):
     """Hidden size of a new model; 128 by default."""
     heads: Annotated[int, Field(ge=1)] | None = None
     """Attention heads of a new model; by default one per 64 of its width."""
-    loss: LossName = "kl-then-tv"
-    """The loss: `ce`, cross-entropy on the tokens of the text; `kl`, KL(p || q); `tv`, total variation, which is
-    1 - alpha; `kl-then-tv`, KL first, then increasingly total variation."""
     saved_as: Literal["float32", "bfloat16", "float16"] = "float32"
     """Data type of the saved weights."""
 
