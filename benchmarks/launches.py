@@ -3,7 +3,7 @@
 Counts need no GPU: they come from the simulated one of the tests, whose counts are the same on each machine. The
 models are tiny, with two layers; what counts is what happens outside of them.
 
-    python benchmarks/launches.py --output docs/data/launches.json
+    python benchmarks/launches.py --output specdec_core/costs/gpu/launches.json
 """
 
 from __future__ import annotations

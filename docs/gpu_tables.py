@@ -10,7 +10,7 @@ from pathlib import Path
 from markdown_table import table
 
 from specdec_core.costs.gpu.counting import ModelWork
-from specdec_core.costs.gpu.device import find_device, find_shape
+from specdec_core.costs.gpu.device import Launches, find_device, find_shape
 from specdec_core.costs.gpu.forecast import Setting, gpu_forecast
 from specdec_core.theory.paper.printed_numbers import TABLE_4
 
@@ -38,7 +38,9 @@ def gpt_fast() -> Iterator[tuple[str, str, int, float, float]]:
 def paper() -> Iterator[tuple[str, str, int, int, float, float, float]]:
     """Yield task, drafter, temperature, gamma, c as forecast, and the speed-up as published and as forecast."""
     for row in TABLE_4:
-        setting = Setting(find_device("tpu-v4"), context=CONTEXT[row.task], execution="fused", launches=0)
+        setting = Setting(
+            find_device("tpu-v4"), context=CONTEXT[row.task], execution="fused", launches=Launches(0, 0)
+        )
         drafter = work(row.drafter.lower())
         found = gpu_forecast(work("t5-11b"), drafter, setting, row.alpha, gamma=row.gamma)
         key = row.task, row.drafter, row.temperature, row.gamma

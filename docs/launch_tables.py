@@ -1,19 +1,17 @@
-"""The table of docs/how-a-step-works.md, from docs/data/launches.json, the output of `benchmarks/launches.py`."""
+"""The table of docs/how-a-step-works.md, counted by `benchmarks/launches.py`."""
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-
 from markdown_table import table
 
-DATA = Path(__file__).parent / "data" / "launches.json"
+from specdec_core.costs.gpu.device import host_costs
+
 COLUMNS = ("fetches", "pinned", "launches", "allocations")
 
 
 def per_step() -> str:
     """Return what a step costs the host, for each drafter, greedy and sampled."""
-    settings = json.loads(DATA.read_text(encoding="utf-8"))
+    settings = host_costs()
     names = list(dict.fromkeys(name for cases in settings.values() for name in cases))
     rows = []
     for name in names:

@@ -356,6 +356,22 @@ def test_a_gpu_is_forecast_for_each_batch_context_and_rate(theory):
     assert rows[1]["improvement"] > rows[0]["improvement"] >= 1
 
 
+def test_a_gpu_is_forecast_with_a_profile_and_the_launches_of_a_plugin(theory, tmp_path):
+    profile = tmp_path / "profile.json"
+    fields = {"num_speculative_tokens": 2, "mean_accept_length": 2.4, "accept_length_model": "measured_per_k"}
+    rates = {"marginal_accept_rates": [0.8, 0.6], "conditional_accept_rates": [0.8, 0.75]}
+    profile.write_text(json.dumps({"accept_length_by_k": {"1": 1.7, "2": 2.4}, **fields, **rates}))
+    arguments = ("gpu", "--target", "llama-3-8b", "--c", 0.05, "--profile", profile, "--batch", 1, "--json")
+    (sampled,) = json.loads(theory(*arguments, "--execution", "eager").output)
+    assert (sampled["gamma"], sampled["alpha"]) == (2, None)
+    (greedy,) = json.loads(theory(*arguments, "--execution", "eager", "--temperature", 0).output)
+    (heads,) = json.loads(theory(*arguments, "--execution", "eager", "--plugin", "heads").output)
+    (given,) = json.loads(theory(*arguments, "--launches", 0).output)
+    drafted = [one["setting"]["launches"]["drafted"] for one in (given, greedy, sampled, heads)]
+    assert drafted == sorted(set(drafted))
+    assert theory(*map(str, arguments[:-1])).exit_code == 0
+
+
 def test_known_gpus_and_shapes_are_listed(theory):
     assert {"h100", "llama-3-8b"} <= set(re.split(r"[\s,;]+", theory("gpu", "--list").output))
     assert {"devices", "shapes"} == json.loads(theory("gpu", "--list", "--json").output).keys()
@@ -371,6 +387,10 @@ def test_known_gpus_and_shapes_are_listed(theory):
         (("--target", "llama-3-8b", "--c", 0, "--device", "abacus"), "abacus"),
         (("--target", "llama-3-8b", "--c", 0, "--alpha", "1.5"), "alpha"),
         (("--target", "llama-3-8b", "--c", 0, "--batch", "0"), "--batch"),
+        (("--target", "llama-3-8b", "--c", 0, "--plugin", "dflas"), "dflash"),
+        (("--target", "llama-3-8b", "--c", 0, "--temperature", -1), "temperature"),
+        (("--target", "llama-3-8b", "--c", 0, "--alpha", 0.5, "--profile", "p.json"), "--profile"),
+        (("--target", "llama-3-8b", "--c", 0, "--profile", "missing.json"), "missing.json"),
         (("--target", "llama-3-8b", "--c", 0, "--context", "many"), "--context"),
     ],
 )

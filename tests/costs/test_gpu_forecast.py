@@ -7,7 +7,15 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM, Qwen3Config, T5Config
 
 from specdec_core.costs.gpu.counting import ModelWork, PassWork, count_operators
-from specdec_core.costs.gpu.device import devices, find_device, find_shape, shapes
+from specdec_core.costs.gpu.device import (
+    Launches,
+    counted_launches,
+    devices,
+    find_device,
+    find_shape,
+    host_costs,
+    shapes,
+)
 from specdec_core.costs.gpu.forecast import Setting, forecast_costs, gpu_forecast
 from specdec_core.interface import ConfigError
 from specdec_core.theory import walltime_improvement
@@ -101,7 +109,7 @@ def test_execution_quantisation_and_more_gpus_cost_as_they_should() -> None:
 
 
 def test_without_cost_of_drafting_and_overhead_the_forecast_is_theorem_3_8() -> None:
-    setting = Setting(find_device("h100"), execution="fused", launches=0)
+    setting = Setting(find_device("h100"), execution="fused", launches=Launches(0, 0))
     target = ModelWork(find_shape("llama-3-8b"))
     found = gpu_forecast(target, 0.1, setting, 0.8, gamma=4)
     assert found.costs.c == pytest.approx(0.1)
@@ -113,6 +121,45 @@ def test_without_cost_of_drafting_and_overhead_the_forecast_is_theorem_3_8() -> 
     assert found.memory_gb == pytest.approx(16.1, abs=0.3)
     assert found.fits
     assert not gpu_forecast(target, 0.1, replace(setting, batch=64, context=32768), 0.8, gamma=4).fits
+
+
+def test_launches_outside_of_the_models_are_those_that_were_counted() -> None:
+    counts = host_costs()
+    for sampled, setting in enumerate(counts):
+        eager = counted_launches("ngram", sampled=bool(sampled), execution="eager")
+        assert eager.plain == counts[setting]["no drafter"]["launches"]
+        assert eager.drafted == counts[setting]["ngram"]["launches"]
+        assert counted_launches(sampled=bool(sampled)) == Launches(4, 5)
+    alone = counted_launches("dflash", execution="fused")  # counted with eager models only
+    assert alone == Launches(4, counted_launches("dflash", execution="eager").drafted)
+    for name in ("no drafter", "dflas"):
+        with pytest.raises(ConfigError, match=r"choose one of random, ngram.*translated\.$"):
+            counted_launches(name)
+
+
+def test_launches_cost_time_in_every_step_and_those_of_a_draft_in_steps_with_one() -> None:
+    setting = Setting(find_device("h100"), launches=Launches(10, 30))
+    target, launch = ModelWork(LLAMA), setting.device.launch_us * 1e-6
+    with_launches, without = (
+        forecast_costs(target, 0.0, one, 2).step for one in (setting, replace(setting, launches=Launches(0, 0)))
+    )
+    more = [one - other for one, other in zip(with_launches, without, strict=True)]
+    assert more == pytest.approx([10 * launch, 30 * launch, 30 * launch])
+
+
+def test_acceptance_lengths_take_the_place_of_a_rate() -> None:
+    setting = Setting(find_device("h100"), execution="fused")
+    target = ModelWork(find_shape("llama-3-8b"))
+    lengths = {k: sum(0.8**n for n in range(k + 1)) for k in (2, 4, 5, 40)}
+    by_rate, by_length = (gpu_forecast(target, 0.1, setting, alpha, gamma=4) for alpha in (0.8, lengths))
+    assert by_length.improvement == pytest.approx(by_rate.improvement)
+    assert by_length.alpha is None
+    best = gpu_forecast(target, 0.1, setting, lengths, max_gamma=8)
+    each = {k: gpu_forecast(target, 0.1, setting, 0.8, gamma=k).improvement for k in (2, 4, 5)}
+    assert best.gamma == max(each, key=each.__getitem__)
+    assert gpu_forecast(target, 2.0, setting, {2: 1.1}).gamma == 0
+    with pytest.raises(ValueError, match=r"gamma 3 was asked for.*\[0, 2\]"):
+        gpu_forecast(target, 0.1, setting, lengths, gamma=3)
 
 
 def test_forecasts_are_within_a_quarter_of_what_gpt_fast_publishes() -> None:

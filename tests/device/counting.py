@@ -11,6 +11,7 @@ from torch import nn
 from specdec_core.decoding import Decoder
 from specdec_core.models import compile_model
 from specdec_drafters.common.model_drafter import ModelDrafter
+from tests.catalogue import plugin_of
 from tests.device.cases import PROMPTS, catalogue_on, target_on
 from tests.simulated_gpu import Counts, counted, launches
 from tests.toys import Gamma
@@ -59,8 +60,8 @@ LINES = (
     *("parallel", "dflash", "mtp", "chain", "hierarchy-bigram", "translated", "translated-text"),
 )
 TREES = ("trigram", "copy-recent", "transformer", "early-exit", "heads", "eagle3", "parallel", "dflash", "mtp")
-CAPTURED = (None, "bigram", "copy-recent", "transformer")
-"""With the forward passes of target and drafter captured."""
+CAPTURED = (None, "bigram", "copy-recent", "transformer", "early-exit", "heads")
+"""With the forward passes of the target, and of a draft model, captured."""
 RULES = ("block", "typical", "top-k", "rejection")
 SETTINGS = {"greedy, 1 sequence": (0, 1), "temperature 1, 4 sequences": (1, 4)}
 """Temperature and sequences, by what the table calls them."""
@@ -96,15 +97,20 @@ class Case:
         return cost_of(made, self.rows, **({"beams": self.beams} if self.beams > 1 else {}))
 
 
+def _name(who: str | None, rest: str = "") -> str:
+    shown = {None: "no drafter", "translated-text": "translated, slem"}.get(who) or plugin_of(who)
+    return shown + rest
+
+
 def cases() -> Iterator[tuple[str, Case]]:
     """Give each case with the name of its settings."""
     for setting, (temperature, rows) in SETTINGS.items():
         for who in LINES:
-            yield setting, Case(who or "no drafter", temperature, rows, who)
+            yield setting, Case(_name(who), temperature, rows, who)
         for who in CAPTURED:
-            yield setting, Case(f"{who or 'no drafter'}, captured", temperature, rows, who, captured=True)
+            yield setting, Case(_name(who, ", captured"), temperature, rows, who, captured=True)
         for who in TREES:
-            yield setting, Case(f"{who}, tree", temperature, rows, who, widths=(2, 2))
+            yield setting, Case(_name(who, ", tree"), temperature, rows, who, widths=(2, 2))
         yield setting, Case("T5: no drafter", temperature, rows, None, "t5")
         yield setting, Case("T5: transformer", temperature, rows, "transformer", "t5")
         if temperature:
@@ -112,7 +118,7 @@ def cases() -> Iterator[tuple[str, Case]]:
                 yield setting, Case(f"transformer, rule {rule}", temperature, rows, "transformer", rule=rule)
         else:
             for who in (None, "copy-recent", "transformer"):
-                yield setting, Case(f"{who or 'no drafter'}, 3 beams", temperature, rows, who, beams=3)
+                yield setting, Case(_name(who, ", 3 beams"), temperature, rows, who, beams=3)
 
 
 @contextlib.contextmanager

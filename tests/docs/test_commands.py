@@ -61,7 +61,7 @@ SMALLER = {
     r"^check .* -- ": "-k budget-respected",  # an option of pytest
     r"^check drafter": "--only budget-respected",
     r"^check gamma": "--only gamma-per-row",
-    r"^theory gpu --target": "--max-gamma 1 --batch 1 --context 64 --alpha 0.7",
+    r"^theory gpu --target": "--max-gamma 1 --batch 1 --context 64",
     r"^train ngram .*--ids": "",
     r"^train transformer .*--ids": "--samples 64 --held-out 32 --length 16 --batch-tokens 64 --minutes 0.001",
     r"^check rule": "--only answer-form",

@@ -1,16 +1,27 @@
 """`specdec theory gpu`: the speed-up to expect on a GPU, without one."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from itertools import product
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from specdec_core.cli.options.input_options import read_numbers
 from specdec_core.cli.options.shared_options import AsJson, Wide, as_config_error, output_console, print_json
-from specdec_core.costs.gpu.device import Execution, WeightType, devices, find_device, find_shape, shapes
+from specdec_core.costs.gpu.device import (
+    Execution,
+    Launches,
+    WeightType,
+    counted_launches,
+    devices,
+    find_device,
+    find_shape,
+    shapes,
+)
 from specdec_core.interface.errors import ConfigError
+from specdec_core.offline.profile import read_profile
 from specdec_core.study.report.formats import number
 from specdec_core.study.report.layout import Column, Prose, ReportTable, Row, for_terminal
 from specdec_core.theory.ranges import check, check_gamma
@@ -38,8 +49,16 @@ def gpu(
     ] = None,
     device: Annotated[str, typer.Option(help="The GPU; --list names those that are known.")] = "h100",
     alpha: Annotated[
-        str, typer.Option(help="Expected acceptance rates, from 0 to 1.", metavar="RATES")
-    ] = "0.6,0.7,0.8",
+        str | None,
+        typer.Option(help="Expected acceptance rates, from 0 to 1; by default 0.6,0.7,0.8.", metavar="RATES"),
+    ] = None,
+    profile: Annotated[
+        Path | None,
+        typer.Option(
+            help="Take the acceptance lengths of a profile, as `specdec profile` writes it, instead of --alpha.",
+            metavar="FILE",
+        ),
+    ] = None,
     gamma: Annotated[
         int | None, typer.Option(help="The number of draft tokens; by default the best one of up to --max-gamma.")
     ] = None,
@@ -55,8 +74,18 @@ def gpu(
         ),
     ] = "graph",
     gpus: Annotated[int, typer.Option(help="Number of GPUs that share each layer of the target.")] = 1,
+    plugin: Annotated[
+        str | None,
+        typer.Option(
+            help="Plugin of the drafter, whose launches outside of the models are counted; by default "
+            "`transformer` with --drafter, `prompt-copy` with --c.",
+            metavar="NAME",
+        ),
+    ] = None,
+    temperature: Annotated[float, typer.Option(help="0 for greedy decoding, which launches less.")] = 1.0,
     launches: Annotated[
-        int | None, typer.Option(help="Operators of a step outside the models; by default 40.")
+        int | None,
+        typer.Option(help="Launches of a step outside of the models; by default those counted for --plugin."),
     ] = None,
     list_known: Annotated[
         bool, typer.Option("--list", help="List the GPUs and the shapes that are known, and stop.")
@@ -74,6 +103,7 @@ def gpu(
     ```
     specdec theory gpu --target llama-3-8b --drafter llama-3-1b --device h100
     specdec theory gpu --target llama-3-70b --drafter llama-3-8b --gpus 4
+    specdec theory gpu --target llama-3-8b --c 0 --plugin suffix --profile speculation_profile.json
     specdec theory gpu --target t5-11b --drafter t5-small --execution fused
     specdec theory gpu --list
     ```
@@ -87,9 +117,8 @@ def gpu(
         check_gamma(max_gamma, _MAX_GAMMA, "as every gamma is tried", name="max_gamma")
         if gamma is not None:
             check_gamma(gamma, _MAX_GAMMA, "as every gamma is tried")
-        rates = read_numbers("--alpha", alpha, float)
-        for rate in rates:
-            check("alpha", rate, 1.0)
+        rates = _rates(alpha, profile)
+        check("temperature", temperature)
         if gpus < 1 or min(*(batches := read_numbers("--batch", batch, int)), 1) < 1:
             raise ConfigError(f"--gpus {gpus} and --batch {batch} were given; both take whole numbers from 1.")
         contexts = read_numbers("--context", context, int)
@@ -99,13 +128,17 @@ def gpu(
         import torch
 
         from specdec_core.costs.gpu.counting import ModelWork
-        from specdec_core.costs.gpu.forecast import LAUNCHES, Setting, gpu_forecast
+        from specdec_core.costs.gpu.forecast import Setting, gpu_forecast
 
         on = find_device(device)
         dtype = getattr(torch, weights) if weights in on.tflops else torch.bfloat16
         model = ModelWork(find_shape(target), dtype)
         drafts = ModelWork(find_shape(drafter), dtype) if drafter is not None else float(c or 0)
-        outside = LAUNCHES if launches is None else launches
+        if launches is None:
+            name = plugin or ("transformer" if drafter is not None else "prompt-copy")
+            outside = counted_launches(name, sampled=temperature > 0, execution=execution)
+        else:
+            outside = Launches(launches, launches)
         found = [
             gpu_forecast(
                 model,
@@ -131,6 +164,18 @@ def gpu(
     console.print(for_terminal(_table(found, requested=gamma is not None)))
 
 
+def _rates(alpha: str | None, profile: Path | None) -> Sequence[float | Mapping[int, float]]:
+    """Return acceptance rates, or the acceptance lengths of a profile by gamma."""
+    if profile is not None:
+        if alpha is not None:
+            raise ConfigError(f"--alpha {alpha} is part of the profile; omit it, or omit --profile.")
+        return [read_profile(profile).accept_lengths()]
+    rates = read_numbers("--alpha", alpha or "0.6,0.7,0.8", float)
+    for rate in rates:
+        check("alpha", rate, 1.0)
+    return rates
+
+
 def _table(found: Sequence["GpuForecast"], *, requested: bool) -> ReportTable:
     columns = (
         Column("batch"),
@@ -152,7 +197,7 @@ def _table(found: Sequence["GpuForecast"], *, requested: bool) -> ReportTable:
         cells = (
             str(one.setting.batch),
             str(one.setting.context),
-            f"{one.alpha:g}",
+            "" if one.alpha is None else f"{one.alpha:g}",
             number(1e3 * verify[0], 2),
             number(1e3 * verify[one.gamma], 2),
             number(one.costs.c, 3),

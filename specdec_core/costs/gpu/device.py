@@ -1,7 +1,8 @@
-"""Devices and shapes of published models, and the time of a forward pass."""
+"""Devices and shapes of published models, launches of a step, and the time of a forward pass."""
 
 from __future__ import annotations
 
+import json
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -27,6 +28,10 @@ REACHED: dict[WeightType, float] = {"int8": 0.78, "int4": 0.62}
 """The part of `Device.bandwidth_share` that kernels of quantised weights reach, fitted to gpt-fast's table."""
 WEIGHT_BYTES: dict[WeightType, float] = {"float32": 4, "bfloat16": 2, "float16": 2, "int8": 1, "int4": 0.5625}
 """Bytes of a weight; int4 with a scale and a zero point in 16 bits for each group of 64."""
+
+
+PLAIN = "no drafter"
+"""What is decoded without a drafter, in `host_costs`."""
 
 
 @dataclass(frozen=True)
@@ -100,6 +105,50 @@ def devices() -> dict[str, Device]:
 def shapes() -> dict[str, dict[str, Any]]:
     """Return the shapes of published models, by name: the fields of their config.json."""
     return _table("shapes.toml")
+
+
+@cache
+def host_costs() -> dict[str, dict[str, dict[str, int]]]:
+    """Return what a step costs the host, by setting (greedy, then sampled) and case: `benchmarks/launches.py`."""
+    text = files(__package__).joinpath("launches.json").read_text(encoding="utf-8")
+    costs: dict[str, dict[str, dict[str, int]]] = json.loads(text)
+    return costs
+
+
+@dataclass(frozen=True)
+class Launches:
+    """Launches of a step outside of the models.
+
+    Attributes:
+        plain: Without a drafter.
+        drafted: With a draft.
+    """
+
+    plain: int
+    drafted: int
+
+
+def counted_launches(
+    drafter: str = "transformer", *, sampled: bool = True, execution: Execution = "graph"
+) -> Launches:
+    """Return the launches of a step outside of the models that were counted for drafts of 3 tokens.
+
+    Args:
+        drafter: The name of the drafter's plugin.
+        sampled: Whether the temperature is above 0.
+        execution: How the models run. Unless they are eager, the step is captured. A drafter that was counted with
+            eager models only takes that count.
+
+    Raises:
+        ConfigError: The drafter was not counted.
+    """
+    counts = list(host_costs().values())[sampled]
+    suffix = "" if execution == "eager" else ", captured"
+    found = counts.get(drafter + suffix) or counts.get(drafter)
+    if drafter == PLAIN or found is None:
+        names = (name for name in counts if name != PLAIN and not set(name) & set(",:"))
+        raise ConfigError(f"launches of {drafter!r} were not counted; choose one of {', '.join(names)}.")
+    return Launches(counts[PLAIN + suffix]["launches"], found["launches"])
 
 
 def find_device(name: str) -> Device:

@@ -10,15 +10,13 @@ References:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from specdec_core.costs.forecast import best_gamma, improvement_at_cost
 from specdec_core.costs.gpu.counting import ModelWork
-from specdec_core.costs.gpu.device import WEIGHT_BYTES, Device, Execution, WeightType
+from specdec_core.costs.gpu.device import WEIGHT_BYTES, Device, Execution, Launches, WeightType, counted_launches
 from specdec_core.costs.step_costs import StepCosts
-
-LAUNCHES = 40
-"""Operators of a step outside the models: acceptance, sampling and caches."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +30,7 @@ class Setting:
         weights: Dtype of the weights of both models.
         execution: How the models run.
         count: Number of devices that share each layer of the target. The drafter runs on one.
-        launches: Operators of a step outside the models.
+        launches: Launches of a step outside of the models.
     """
 
     device: Device
@@ -41,7 +39,7 @@ class Setting:
     weights: WeightType = "bfloat16"
     execution: Execution = "graph"
     count: int = 1
-    launches: int = LAUNCHES
+    launches: Launches = field(default_factory=counted_launches)
 
 
 @dataclass(frozen=True)
@@ -50,7 +48,7 @@ class GpuForecast:
 
     Attributes:
         setting: The setting.
-        alpha: Expected acceptance rate.
+        alpha: Expected acceptance rate; None where acceptance lengths were given.
         gamma: The number of draft tokens: the best one, unless one was asked for.
         costs: T(k), D(k) and the overhead.
         plain: Tokens per second without a drafter, of all sequences.
@@ -59,7 +57,7 @@ class GpuForecast:
     """
 
     setting: Setting
-    alpha: float
+    alpha: float | None
     gamma: int
     costs: StepCosts
     plain: float
@@ -93,15 +91,17 @@ def forecast_costs(target: ModelWork, drafter: ModelWork | float, setting: Setti
 
     verify = tuple(seconds(target, k + 1, setting.count) for k in range(max_gamma + 1))
     one = seconds(drafter, 1, 1) if isinstance(drafter, ModelWork) else drafter * verify[0]
-    draft = tuple(k * one for k in range(max_gamma + 1))
-    return StepCosts(verify=verify, draft=draft, overhead=setting.launches * setting.device.launch_us * 1e-6)
+    launch, outside = setting.device.launch_us * 1e-6, setting.launches
+    more = launch * max(outside.drafted - outside.plain, 0)
+    draft = tuple(k * one + (more if k else 0.0) for k in range(max_gamma + 1))
+    return StepCosts(verify=verify, draft=draft, overhead=launch * outside.plain)
 
 
 def gpu_forecast(
     target: ModelWork,
     drafter: ModelWork | float,
     setting: Setting,
-    alpha: float,
+    alpha: float | Mapping[int, float],
     *,
     gamma: int | None = None,
     max_gamma: int = 16,
@@ -112,7 +112,8 @@ def gpu_forecast(
         target: The target.
         drafter: The drafter, which takes a forward pass for each token; or c, its time for a token over T(0).
         setting: What to make the forecast for.
-        alpha: Expected acceptance rate, in [0, 1].
+        alpha: Expected acceptance rate, in [0, 1]; or tokens per step by gamma, such as those of
+            `SpeculationProfile.accept_lengths`, of which gammas above `max_gamma` are left out.
         gamma: The number of draft tokens; None for the best one.
         max_gamma: The largest gamma to consider.
 
@@ -123,19 +124,28 @@ def gpu_forecast(
         Theorem 3.8 and section 3.5, with T(k) and D(k) of the device.
     """
     costs = forecast_costs(target, drafter, setting, max_gamma if gamma is None else gamma)
-    best = best_gamma((alpha,), costs.step) if gamma is None else gamma
+    if isinstance(alpha, Mapping):
+        tokens = {0: 1.0} | {k: length for k, length in alpha.items() if k < len(costs.step)}
+        if gamma is not None and gamma not in tokens:
+            raise ValueError(f"gamma {gamma} was asked for; acceptance lengths are known for {sorted(tokens)}")
+        factors = {k: length * costs.step[0] / costs.step[k] for k, length in tokens.items()}
+        best = max(factors, key=factors.__getitem__) if gamma is None else gamma
+        factor = factors[best]
+    else:
+        best = best_gamma((alpha,), costs.step) if gamma is None else gamma
+        factor = improvement_at_cost((alpha,), best, costs.step)
     plain = setting.batch / costs.step[0]
     share = WEIGHT_BYTES[setting.weights] * 1e-9
-    tokens = setting.batch * (setting.context + best + 1)
-    memory = (target.parameters * share + target.cached_bytes(tokens) * 1e-9) / setting.count
+    cached = setting.batch * (setting.context + best + 1)
+    memory = (target.parameters * share + target.cached_bytes(cached) * 1e-9) / setting.count
     if isinstance(drafter, ModelWork):
-        memory += drafter.parameters * share + drafter.cached_bytes(tokens) * 1e-9
+        memory += drafter.parameters * share + drafter.cached_bytes(cached) * 1e-9
     return GpuForecast(
         setting=setting,
-        alpha=alpha,
+        alpha=None if isinstance(alpha, Mapping) else alpha,
         gamma=best,
         costs=costs,
         plain=plain,
-        speculative=plain * improvement_at_cost((alpha,), best, costs.step),
+        speculative=plain * factor,
         memory_gb=memory,
     )
