@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,7 @@ def take(results: Path) -> None:
         lines = (results / study / "results.jsonl").read_text(encoding="utf-8").splitlines()
         kept = [_slim(json.loads(line)) for line in lines]
         (DATA / f"{study}.jsonl").write_text("".join(json.dumps(one) + "\n" for one in kept), encoding="utf-8")
+    (DATA / "date.txt").write_text(f"{date.today()}\n", encoding="utf-8")
 
 
 def _slim(result: Result) -> Result:
@@ -81,30 +83,17 @@ def _speed(result: Result) -> str:
     return f"{result['speedup']:.2f}× ±{half:.2f}"
 
 
-def _score(result: Result) -> float:
-    """Return the score of a result's task: BLEU of translations, ROUGE-L of summaries."""
-    return float(result["quality"]["bleu" if _task(result) == "ende" else "rougeL"])
-
-
 def table2() -> str:
     """Return walltimes by task, temperature, drafter and gamma, with the paper's row for T5-small."""
-    rows = []
+    found: dict[tuple[Cell, ...], dict[int, Result]] = {}
     for one in drafted("table2"):
-        row = _paper_row(one)
-        same = f"{one['quality']['exact']:.0%}" if one["temperature"] == 0 else "–"
         drafter = "bigram" if one["drafter"] == "ngram" else "small T5"
-        cells = (
-            _task(one),
-            one["temperature"],
-            drafter,
-            one["gamma"],
-            one["alpha"],
-            _speed(one),
-            _score(one),
-            same,
-        )
-        rows.append((*cells, *row))
-    ours = ("task", "T", "drafter", "γ", "alpha", "speed-up", "BLEU / ROUGE-L", "as baseline")
+        found.setdefault((_task(one), one["temperature"], drafter), {})[one["gamma"]] = one
+    rows = []
+    for key, by_gamma in found.items():
+        speeds = (_speed(by_gamma[gamma]) if gamma in by_gamma else None for gamma in (3, 5, 7))
+        rows.append((*key, by_gamma[3]["alpha"], *speeds, *_paper_row(by_gamma[3])))
+    ours = ("task", "T", "drafter", "alpha, γ = 3", "speed-up, γ = 3", "γ = 5", "γ = 7")
     return table((*ours, "paper: γ", "alpha", "speed-up"), rows)
 
 
@@ -157,20 +146,23 @@ def table4() -> str:
 
 
 def table5() -> str:
-    """Return alpha by lenience, ours beside the paper's, and what it does to speed and quality."""
-    rows = []
+    """Return what lenience does to acceptance, speed and text, and the paper's alpha."""
+    found: dict[tuple[Cell, ...], dict[float, Result]] = {}
     for one in drafted("table5"):
         name = str(one["name"]).partition("-lenience=")[0]
-        lenience = float(one["lenience"])
-        cells = (_task(one), one["temperature"], name, lenience, one["alpha"], _speed(one), _score(one))
-        rows.append((*cells, one["deviation"], _paper_lenience(one, name, lenience)))
-    ours = ("task", "T", "drafter", "l", "alpha", "speed-up", "BLEU / ROUGE-L", "deviation")
-    return table((*ours, "paper's alpha"), rows)
+        found.setdefault((one["temperature"], name), {})[float(one["lenience"])] = one
+    rows: list[tuple[Cell, ...]] = []
+    for (temperature, name), by_lenience in found.items():
+        cells, theirs = [], []
+        for lenience in paper.LENIENCES:
+            one = by_lenience[lenience]
+            cells.append(f"{one['alpha']:.2f} / {one['speedup']:.2f}× / {one['deviation']:.2f}")
+            theirs.append(_paper_lenience(one, str(name), lenience))
+        rows.append((temperature, name, *cells, " / ".join(map(_cell, theirs)) if any(theirs) else None))
+    return table(("T", "drafter", *(f"l = {lenience:g}" for lenience in paper.LENIENCES), "paper's alpha"), rows)
 
 
 def _paper_lenience(result: Result, drafter: str, lenience: float) -> float | None:
-    if _task(result) != "ende":
-        return None
     name = "T5-small" if drafter == "t5-drafter" else drafter
     known = (paper.GREEDY_LENIENCE,) if result["temperature"] == 0 else paper.TABLE_5
     alphas = [row.alphas for row in known if row.drafter == name]
@@ -185,9 +177,9 @@ def adaptive_gamma() -> str:
         known = one["gamma"] if isinstance(one["gamma"], int) else None
         row = slides.get((TASKS[_task(one)], known)) if known or one["name"] == "running-average" else None
         theirs = (None, None) if row is None else (row.alpha, f"{row.speed}×")
-        cells = (_task(one), one["name"], one["gamma_mean"], one["alpha"], _speed(one), _score(one))
+        cells = (_task(one), one["name"], one["gamma_mean"], one["alpha"], _speed(one))
         rows.append((*cells, *theirs))
-    ours = ("task", "gamma", "drafted a step", "alpha", "speed-up", "BLEU / ROUGE-L")
+    ours = ("task", "gamma", "drafted a step", "alpha", "speed-up")
     return table((*ours, "slides: alpha", "speed-up"), rows)
 
 
@@ -195,11 +187,11 @@ def hierarchy() -> str:
     """Return a fast drafter, a better one and both together, ours beside the slides'."""
     theirs = dict(zip(("fast", "better", "hierarchy"), paper.SLIDES_HIERARCHY, strict=True))
     return table(
-        ("T", "drafter", "alpha", "c", "speed-up", "BLEU", "slides", "speed-up"),
+        ("T", "drafter", "alpha", "c", "speed-up", "slides", "speed-up"),
         (
             (
                 *(one["temperature"], one["name"], one["alpha"], f"{one['c']:.3f}", _speed(one)),
-                *(float(one["quality"]["bleu"]), theirs[one["name"]].drafter, f"{theirs[one['name']].speed}×"),
+                *(theirs[one["name"]].drafter, f"{theirs[one['name']].speed}×"),
             )
             for one in drafted("hierarchy")
         ),
@@ -210,7 +202,8 @@ def machine() -> str:
     """Return where the numbers come from."""
     (said,) = {(one["device"], json.dumps(one["versions"])) for study in STUDIES for one in read(study)}
     versions = ", ".join(f"{name} {version}" for name, version in json.loads(said[1]).items())
-    return f"Measured on {said[0]}, with {versions}.\n"
+    day = (DATA / "date.txt").read_text(encoding="utf-8").strip()
+    return f"Measured on {day} on {said[0]}, with {versions}.\n"
 
 
 TABLES: dict[str, Callable[[], str]] = {
