@@ -8,7 +8,7 @@ from typer import Argument, Option
 from specdec_core.cli.options.shared_options import output_console, validated
 from specdec_core.interface.errors import ConfigError
 from specdec_core.registry import default_registry
-from specdec_core.serving import transformers_folder, vllm_module
+from specdec_core.serving import transformers_folder, vllm_folder, vllm_module
 from specdec_core.study import run_model
 from specdec_core.study.config.yaml_source import parse_value
 
@@ -38,8 +38,9 @@ def export(
 
     - transformers: the folder of a model with a custom_generate/generate.py. `transformers serve` is then an
       OpenAI-compatible server that decodes with the drafter, any that works for the model.
-    - vllm: a Python module with a class that vLLM loads as a custom proposer. For drafters that need token ids
-      alone: those that copy or look up n-grams, chains of them, and plugins that declare it.
+    - vllm: for drafters with a model that vLLM runs itself, a folder with that model. For drafters that need token
+      ids alone, a Python module with a class that vLLM loads as a custom proposer: those that copy or look up
+      n-grams, chains of them, and plugins that declare it.
 
     For example:
 
@@ -47,6 +48,7 @@ def export(
     specdec export --to transformers served --model builtin:target \
         --drafter "{name: transformer, model: builtin:drafter}"
     specdec export --to vllm exported --drafter prompt-copy
+    specdec export --to vllm head --drafter "{name: eagle3, model: builtin:eagle3}"
     specdec export --to vllm exported --gamma 8 --overwrite \
         --drafter "{name: prompt-copy, min_match: 3}"
     ```
@@ -65,7 +67,10 @@ def export(
                 f"--gamma: vLLM drafts a fixed number of tokens, at least 1; given {tokens!r}. Gamma controllers "
                 "work with --to transformers."
             )
-        vllm_module.check_exportable(default_registry(), config)
-        path = vllm_module.write_proposer(folder, given["drafter"], config.name, tokens, overwrite)
-        command = vllm_module.serve_command(path, tokens)
+        if config.vllm_method is not None:
+            path, command = folder, vllm_folder.write_folder(folder, config, tokens, overwrite)
+        else:
+            vllm_module.check_exportable(default_registry(), config)
+            path = vllm_module.write_proposer(folder, given["drafter"], config.name, tokens, overwrite)
+            command = vllm_module.serve_command(path, tokens)
     output_console().print(f"written: {path}\n\nServe with it:\n\n    {command}", soft_wrap=True)

@@ -62,6 +62,24 @@ class DrafterConfig(PluginConfig):
     hidden states of the target, and opens no `SessionInfo.loop`. It can then draft in another engine; see
     `specdec export`. A drafter composed of others declares it if they need nothing more."""
 
+    vllm_method: ClassVar[str | None] = None
+    """The `method` of vLLM's speculative config that drafts as this drafter does; None if there is none. A drafter
+    that names one implements `export_vllm`."""
+
+    def export_vllm(self, folder: Path) -> dict[str, Any]:
+        """Write what vLLM loads for `vllm_method`, for `specdec export --to vllm`.
+
+        Args:
+            folder: An empty folder. Relative paths in the settings start in the current one.
+
+        Returns:
+            Keys of the speculative config beyond `method`, `model` and `num_speculative_tokens`.
+
+        Raises:
+            ConfigError: vLLM cannot load the drafter with these settings.
+        """
+        raise NotImplementedError(f"{type(self).__name__}.vllm_method is set, but export_vllm is not implemented")
+
 
 class LenienceConfig(PluginConfig):
     """Base of the settings of lenience controllers."""

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from specdec_core.models.load.model_outline import ModelOutline, load_outline, load_vocabulary
     from specdec_core.models.load.model_requirements import unmet_requirements
     from specdec_core.models.load.probe import TESTED_FAMILIES
-    from specdec_core.models.load.resolve import model_folder
+    from specdec_core.models.load.resolve import model_files, model_folder
     from specdec_core.models.load.vocabulary import vocabulary_mismatch
     from specdec_core.models.loaded import LoadedModel, inspect_family
     from specdec_core.models.prefix_cache import PrefixCache
@@ -44,6 +44,7 @@ __all__ = [
     "load_model",
     "load_outline",
     "load_vocabulary",
+    "model_files",
     "model_folder",
     "moved",
     "open_session",
@@ -76,7 +77,7 @@ lazy_attributes(
         "specdec_core.models.prefix_cache": ("PrefixCache",),
         "specdec_core.models.load.probe": ("TESTED_FAMILIES",),
         "specdec_core.models.load.model_requirements": ("unmet_requirements",),
-        "specdec_core.models.load.resolve": ("model_folder",),
+        "specdec_core.models.load.resolve": ("model_files", "model_folder"),
         "specdec_core.models.run.model_session": ("ModelSession",),
         "specdec_core.models.run.positions": ("position_patch",),
         "specdec_core.models.variants": ("first_layers", "with_exact_shapes", "with_modules"),

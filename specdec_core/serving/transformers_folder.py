@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from specdec_core.interface.errors import ConfigError, ModelError
-from specdec_core.models.load.resolve import model_folder
+from specdec_core.models.load.resolve import model_files
 from specdec_core.serving.generated import check_module, module_source, write_module
 
 _GENERATE = '''\
@@ -66,18 +66,8 @@ def serve_command(folder: Path) -> str:
 
 
 def _files_of(model: str) -> Path:
-    """Return the folder with a model's files; those of the hub are downloaded unless they are there."""
-    found = model_folder(model)
-    if found is None:
-        import huggingface_hub
-
-        try:
-            found = Path(huggingface_hub.snapshot_download(model))
-        except Exception as error:
-            raise ModelError(
-                f"{model}: no such folder, and downloading it from the hub failed: {error} Check the "
-                "name, the network (HF_HUB_OFFLINE?) and, for gated models, that you are logged in."
-            ) from error
+    """Return the folder with a model's files."""
+    found = model_files(model)
     if not (found / "config.json").is_file():
         raise ModelError(f"{model}: the folder has no config.json. Pass a folder written by save_pretrained().")
     return found

@@ -47,15 +47,11 @@ def check_exportable(registry: Registry, config: PluginConfig) -> None:
     for keys, name, needs in beyond_token_ids(config):
         can = [name for name in registry.names("drafter") if registry.drafter_config(name).token_ids_only]
         where = f" ({dotted(keys)})" if keys else ""
-        own = ""
-        if "model" in needs:
-            own = (
-                " vLLM runs draft models itself, all requests in one forward pass: "
-                '--speculative-config \'{"method": "draft_model", "model": ..., "num_speculative_tokens": ...}\'.'
-            )
+        own = [name for name in registry.names("drafter") if registry.drafter_config(name).vllm_method]
         raise ConfigError(
             f"drafter {name!r}{where} cannot draft in vLLM: it {needs}, and vLLM passes token ids alone to custom "
-            f"proposers.{own} Drafters that need no more: {', '.join(can)}."
+            f"proposers. Drafters that need no more: {', '.join(can)}. vLLM itself runs, if they are not nested: "
+            f"{', '.join(own)}."
         )
 
 

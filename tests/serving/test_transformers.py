@@ -154,11 +154,11 @@ def test_a_folder_keeps_what_is_the_users(tmp_path):
 
 
 def test_a_model_of_the_hub_is_downloaded(tmp_path, monkeypatch):
-    monkeypatch.setattr("huggingface_hub.snapshot_download", lambda name: model_folder("builtin:target"))
+    monkeypatch.setattr("huggingface_hub.snapshot_download", lambda name, revision: model_folder("builtin:target"))
     export(tmp_path / "served", "--drafter", "prompt-copy", "--model", "owner/name")
     assert (tmp_path / "served" / "model.safetensors").is_file()
 
-    def fail(name: str) -> None:
+    def fail(name: str, revision: str | None) -> None:
         raise OSError("offline")
 
     monkeypatch.setattr("huggingface_hub.snapshot_download", fail)

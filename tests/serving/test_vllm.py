@@ -333,7 +333,7 @@ def test_no_draft_leaves_the_models_length():
 @pytest.mark.parametrize(
     ("given", "expected"),
     [
-        ({"name": "transformer", "model": "builtin:drafter"}, "draft_model"),
+        ({"name": "transformer", "model": "builtin:drafter"}, "vLLM itself runs, if they are not nested"),
         ({"name": "chain", "drafters": ["prompt-copy", {"name": "heads", "path": "x"}]}, r"drafters\[1\]"),
     ],
     ids=["own-model", "within"],

@@ -126,21 +126,21 @@ def _is_no_model(config: Path) -> bool:
 
 
 def open_checkpoint(
-    kind: type[C], model: str, target: TargetInfo, drafter: str, types: Sequence[str] = ()
+    kind: type[C], model: str, target: TargetInfo | None, drafter: str, types: Sequence[str] = ()
 ) -> tuple[Checkpoint, C]:
     """Read a draft head of some type, and check that it was not trained for another target.
 
     Args:
         kind: The schema of its config.
         model: A folder, a hub name, or a head that ships, such as `builtin:eagle3`.
-        target: The target.
+        target: The target; None if it is not known.
         drafter: Name of the drafter.
         types: Each `speculators_model_type` that it takes; by default that of its name.
 
     Raises:
         ModelError: It is not there, of another type or for another target, or its config is not valid.
     """
-    checkpoint = read_checkpoint(model, target.folder, drafter)
+    checkpoint = read_checkpoint(model, Path() if target is None else target.folder, drafter)
     found = checkpoint.config["speculators_model_type"]
     types = types or (drafter,)
     if found not in types:
@@ -156,7 +156,8 @@ def open_checkpoint(
         raise ModelError(
             f"drafter {drafter!r}: {model}: config.json is not valid at {where}: {first['msg']}."
         ) from error
-    _check_fingerprint(config, model, target, drafter)
+    if target is not None:
+        _check_fingerprint(config, model, target, drafter)
     return checkpoint, config
 
 

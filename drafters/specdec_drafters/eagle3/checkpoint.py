@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from pydantic import Field
 
-from specdec_core.interface import ModelError, TargetFeatures, TargetInfo
+from specdec_core.interface import ConfigError, ModelError, TargetFeatures, TargetInfo
 from specdec_drafters.common.draft_heads import (
     check_layers,
     check_sizes,
@@ -17,10 +18,11 @@ from specdec_drafters.common.draft_heads import (
 from specdec_drafters.common.speculators import (
     SpeculatorConfig,
     open_checkpoint,
+    write_checkpoint,
 )
 from specdec_drafters.eagle3.model import ARCHITECTURES, Eagle3Head, HeadShape
 
-TYPE, PARALLEL_TYPE = "eagle3", "peagle"
+TYPES = TYPE, PARALLEL_TYPE = "eagle3", "peagle"
 """The `speculators_model_type` of heads that draft token by token, and of those that draft in one pass."""
 
 
@@ -110,11 +112,50 @@ def read_eagle3(model: str, target: TargetInfo) -> tuple[Eagle3Head, tuple[int, 
         ModelError: It is not there, is not complete, is of another type, or does not fit the target.
     """
     features = target_features(target, TYPE)
-    checkpoint, config = open_checkpoint(Eagle3SpeculatorConfig, model, target, TYPE, (TYPE, PARALLEL_TYPE))
+    checkpoint, config = open_checkpoint(Eagle3SpeculatorConfig, model, target, TYPE, TYPES)
     layers = config.layers(features, model)
     shape = config.shape(features.hidden_size, model)
     check_sizes(config, shape.layer.get("vocab_size"), shape.target_size, target, model, TYPE)
     return head_of(lambda: Eagle3Head(shape), checkpoint, config.draft_vocab_size, target, TYPE), layers
+
+
+def write_for_vllm(model: str, folder: Path) -> dict[str, Any]:
+    """Write a head into a folder that vLLM loads.
+
+    vLLM reads this format. Keys that a config may leave out are written, since vLLM has other defaults for some.
+    Those that it does not take from the head are put among those of the layer, which become its model's config.
+
+    Args:
+        model: A folder, a hub name, or `builtin:eagle3`; relative to the current folder.
+        folder: An empty folder.
+
+    Returns:
+        Keys of the speculative config.
+
+    Raises:
+        ConfigError: vLLM cannot complete the head.
+        ModelError: It is not there, or not of this format.
+    """
+    checkpoint, config = open_checkpoint(Eagle3SpeculatorConfig, model, None, TYPE, TYPES)
+    shape = config.shape(0, model)
+    vocab = shape.layer.get("vocab_size")
+    if "lm_head.weight" not in checkpoint.tensors and config.draft_vocab_size != vocab:
+        raise ConfigError(
+            f"drafter 'eagle3': {model} has no lm_head.weight for its draft vocabulary of "
+            f"{config.draft_vocab_size} tokens, and vLLM would take the target's, which has more. Choose a "
+            "checkpoint with it."
+        )
+    layer = {**shape.layer, **({"fc_norm": True} if shape.fc_norm else {})}
+    if shape.states != 3:
+        layer["num_aux_hidden_states"] = shape.states
+    flags = ("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output", "draft_vocab_size")
+    keys = {
+        **checkpoint.config,
+        **{name: getattr(shape, name) for name in flags},
+        "transformer_layer_config": layer,
+    }
+    write_checkpoint(folder, keys, checkpoint.tensors)
+    return {"parallel_drafting": True} if shape.mask_token_id is not None else {}
 
 
 def config_of(

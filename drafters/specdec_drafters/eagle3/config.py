@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -21,6 +22,14 @@ class Eagle3Config(DrafterConfig):
     model: Annotated[str, Field(min_length=1)]
     """An EAGLE-3 head for this target in the format of the speculators package: a folder, a hub name, or
     `builtin:eagle3`."""
+
+    vllm_method: ClassVar[str | None] = "eagle3"
+
+    def export_vllm(self, folder: Path) -> dict[str, Any]:
+        """Write the head, with the keys of config.json that vLLM reads."""
+        from specdec_drafters.eagle3.checkpoint import write_for_vllm
+
+        return write_for_vllm(self.model, folder)
 
 
 class Eagle3TrainerConfig(TrainingConfig):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
@@ -20,6 +21,17 @@ class ParallelConfig(DrafterConfig, ModelSettings):
     count: Annotated[int, Field(ge=1)] | None = None
     """The most tokens of a draft; by default the number that the model was trained for, if its config says it
     (`pard_depth`), else as many as are asked for."""
+
+    vllm_method: ClassVar[str | None] = "draft_model"
+
+    def export_vllm(self, folder: Path) -> dict[str, Any]:
+        """Copy the model's files, and put its mask token into the vocabulary if it is behind it."""
+        from specdec_drafters.common.vllm_model import copy_model
+        from specdec_drafters.parallel.export import move_mask_token
+
+        copy_model(self, folder, "parallel")
+        move_mask_token(folder, self.model)
+        return {"parallel_drafting": True}
 
 
 class ParallelTrainerConfig(TransformerTrainerConfig):

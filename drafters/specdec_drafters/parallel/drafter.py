@@ -33,7 +33,7 @@ class ParallelDrafter(ModelDrafter):
 
     def __init__(self, config: ParallelConfig, target: TargetInfo) -> None:
         super().__init__(config, target, load_draft_model(config, target, "parallel"))
-        self.mask_token = _checked_mask_token(self.loaded)
+        self.mask_token = checked_mask_token(self.loaded)
         depth = getattr(self.loaded.model.config, DEPTH_KEY, None)
         self.count: int | None = config.count or depth
 
@@ -42,7 +42,7 @@ class ParallelDrafter(ModelDrafter):
         return ModelDraftSession(self.loaded, session, mask_token=self.mask_token, count=self.count)
 
 
-def _checked_mask_token(loaded: LoadedModel) -> int:
+def checked_mask_token(loaded: LoadedModel) -> int:
     """Return the id of a model's mask token.
 
     Raises:

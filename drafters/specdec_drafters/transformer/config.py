@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
@@ -15,6 +16,15 @@ class TransformerConfig(DrafterConfig, ModelSettings):
 
     The draft model and how to load it; its vocabulary must be the target's.
     """
+
+    vllm_method: ClassVar[str | None] = "draft_model"
+
+    def export_vllm(self, folder: Path) -> dict[str, Any]:
+        """Copy the model's files."""
+        from specdec_drafters.common.vllm_model import copy_model
+
+        copy_model(self, folder, "transformer")
+        return {}
 
 
 class TransformerTrainerConfig(TrainingConfig):

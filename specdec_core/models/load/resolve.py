@@ -48,6 +48,31 @@ def model_folder(model: str | Path, folder: Path = Path()) -> Path | None:
     return None
 
 
+def model_files(model: str, folder: Path = Path(), revision: str | None = None) -> Path:
+    """Return the folder with a model's files; those of the hub are downloaded unless they are there.
+
+    Args:
+        model: A folder, a hub name, or a model that ships, such as `builtin:target`.
+        folder: Base for relative paths.
+        revision: Branch, tag or commit of a hub model.
+
+    Raises:
+        ModelError: There is no such model.
+    """
+    found = model_folder(model, folder)
+    if found is None:
+        import huggingface_hub
+
+        try:
+            found = Path(huggingface_hub.snapshot_download(model, revision=revision))
+        except Exception as error:
+            raise ModelError(
+                f"{model}: no such folder, and downloading it from the hub failed: {error} Check the "
+                "name, the network (HF_HUB_OFFLINE?) and, for gated models, that you are logged in."
+            ) from error
+    return found
+
+
 def near_miss(model: str | Path, folder: Path = Path()) -> str | None:
     """Return a message for a name that is not a model, here or in the cache of the hub, but resembles a folder.
 

@@ -1,0 +1,141 @@
+"""`specdec export --to vllm` writes a folder for drafters that vLLM runs itself, and it drafts as before."""
+
+import json
+import shlex
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from typer.testing import CliRunner
+
+from specdec_core.cli.main import app
+from specdec_core.interface import TargetInfo
+from specdec_core.models import load_model, model_folder
+from specdec_core.registry import shipped_file
+from specdec_drafters.eagle3.config import Eagle3Config
+from specdec_drafters.eagle3.drafter import Eagle3Drafter
+from specdec_drafters.parallel.config import ParallelConfig
+from specdec_drafters.parallel.drafter import ParallelDrafter
+from specdec_drafters.parallel.trainer import with_mask_token
+from tests.catalogue import write_random_eagle3
+from tests.drafters.speculator_heads import PROMPTS, Bench, V, target_for
+from tests.drafters.support import info_for, request_for
+
+DRAFT_MODEL = {"name": "transformer", "model": "builtin:drafter"}
+TEXT = [[12, 300, 7, 44], [5, 9]]
+
+
+def run(folder, drafter, *more):
+    """Export a drafter, given as YAML; return the keys of the speculative config that is printed."""
+    words = ["export", str(folder), "--to", "vllm", "--drafter", json.dumps(drafter), *more]
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == 0, done.output
+    command = shlex.split(done.output.strip().splitlines()[-1])
+    assert command[:-1] == ["vllm", "serve", "MODEL", "--speculative-config"]
+    return json.loads(command[-1])
+
+
+def failure(folder, drafter):
+    """What an export says that must fail."""
+    done = CliRunner().invoke(app, ["export", str(folder), "--to", "vllm", "--drafter", json.dumps(drafter)])
+    assert done.exit_code == 2, done.output
+    return " ".join(done.output.split())
+
+
+def test_a_draft_model_is_copied(tmp_path):
+    keys = run(tmp_path / "draft", DRAFT_MODEL, "--gamma", "5")
+    assert keys == {"method": "draft_model", "model": str(tmp_path / "draft"), "num_speculative_tokens": 5}
+    ours = model_folder("builtin:drafter")
+    for name in ("config.json", "model.safetensors", "tokenizer.json"):
+        assert (tmp_path / "draft" / name).read_bytes() == (ours / name).read_bytes()
+    assert "--overwrite replaces it" in failure(tmp_path / "draft", DRAFT_MODEL)
+    run(tmp_path / "draft", DRAFT_MODEL, "--overwrite")
+
+
+@pytest.fixture(scope="module")
+def masked(tmp_path_factory):
+    """The folder of a model with a mask token behind its vocabulary, as the trainer makes one."""
+    folder = tmp_path_factory.mktemp("models") / "masked"
+    loaded = with_mask_token(load_model("builtin:drafter", device="cpu", packed=False))
+    with torch.no_grad():
+        generator = torch.Generator().manual_seed(1)
+        weight = loaded.model.get_input_embeddings().weight
+        weight[-1] = weight.std() * torch.randn(weight.shape[1], generator=generator)
+    loaded.model.save_pretrained(folder)
+    loaded.tokenizer.save_pretrained(folder)
+    return folder
+
+
+def drafted(folder):
+    """q of drafts of four tokens by a parallel drafter in a folder, `[B, 4, V]`."""
+    drafter = ParallelDrafter(ParallelConfig(model=str(folder), packed=False), TargetInfo(4096, device="cpu"))
+    session = drafter.open(info_for(len(TEXT), 4096))
+    return session.propose(request_for(TEXT, [4] * len(TEXT))).q.probabilities
+
+
+def test_a_mask_token_behind_the_vocabulary_takes_the_place_of_a_token_that_no_text_has(masked, tmp_path):
+    keys = run(tmp_path / "draft", {"name": "parallel", "model": str(masked)}, "--gamma", "6")
+    where = {"method": "draft_model", "model": str(tmp_path / "draft")}
+    assert keys == {**where, "num_speculative_tokens": 6, "parallel_drafting": True}
+    config = json.loads((tmp_path / "draft/config.json").read_text())
+    before = json.loads((masked / "config.json").read_text())
+    assert (before["vocab_size"], before["pard_token"]) == (4097, 4096)
+    assert config["vocab_size"] == 4096
+    assert load_model(tmp_path / "draft").tokenizer.decode([config["pard_token"]]) == "\N{REPLACEMENT CHARACTER}"
+    torch.testing.assert_close(drafted(tmp_path / "draft"), drafted(masked))
+
+
+def test_a_mask_token_within_the_vocabulary_stays(masked, tmp_path):
+    run(tmp_path / "draft", {"name": "parallel", "model": str(masked)})
+    run(tmp_path / "again", {"name": "parallel", "model": str(tmp_path / "draft")})
+    for name in ("config.json", "model.safetensors"):
+        assert (tmp_path / "again" / name).read_bytes() == (tmp_path / "draft" / name).read_bytes()
+
+
+def test_without_a_tokenizer_no_token_can_give_its_place(masked, tmp_path):
+    load_model(masked, packed=False).model.save_pretrained(tmp_path / "bare")
+    said = failure(tmp_path / "draft", {"name": "parallel", "model": str(tmp_path / "bare")})
+    assert "its mask token behind the vocabulary, as token 4096" in said
+    assert not (tmp_path / "draft").exists()
+
+
+# What vLLM's config of a head is made of; the layer's keys are those of its model.
+FLAGS = ("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output", "draft_vocab_size")
+
+
+def test_a_head_is_written_with_the_keys_that_vllm_reads(tmp_path):
+    keys = run(tmp_path / "head", {"name": "eagle3", "model": "builtin:eagle3"})
+    assert keys == {"method": "eagle3", "model": str(tmp_path / "head"), "num_speculative_tokens": 4}
+    config = json.loads((tmp_path / "head/config.json").read_text())
+    assert {"speculators_model_type", "transformer_layer_config", *FLAGS} <= config.keys()
+    assert config["speculators_config"]["proposal_methods"][0]["speculative_tokens"]
+    ours = shipped_file("builtin:eagle3", "draft head", "config.json").parent
+    before, after = (load_file(folder / "model.safetensors") for folder in (ours, tmp_path / "head"))
+    assert before.keys() == after.keys()
+    assert all(torch.equal(before[name], after[name]) for name in before)
+
+
+@pytest.mark.parametrize("mask", [None, V - 1])
+def test_an_exported_head_drafts_as_before(tmp_path, mask):
+    flags = {"fc_norm": True, "norm_before_residual": True, "mask_token_id": mask}
+    bench = Bench(tmp_path / "head", layers=(0, 2), **flags)
+    keys = run(tmp_path / "exported", {"name": "eagle3", "model": str(tmp_path / "head")})
+    assert keys.get("parallel_drafting") == (None if mask is None else True)
+    config = json.loads((tmp_path / "exported/config.json").read_text())
+    layer = config["transformer_layer_config"]
+    assert (layer["num_aux_hidden_states"], layer["fc_norm"], config["norm_before_residual"]) == (2, True, True)
+    exported = Eagle3Drafter(Eagle3Config(model=str(tmp_path / "exported")), bench.target.info())
+    assert exported.hidden_layers == bench.drafter.hidden_layers
+    q = [
+        drafter.open(bench.info).propose(bench.request(PROMPTS, [3] * 3, seed=7)).q.probabilities
+        for drafter in (bench.drafter, exported)
+    ]
+    assert torch.equal(*q)
+
+
+def test_a_head_that_vllm_cannot_complete_is_refused(tmp_path):
+    write_random_eagle3(tmp_path / "head", target_for())
+    path = tmp_path / "head/model.safetensors"
+    save_file({name: tensor for name, tensor in load_file(path).items() if name != "lm_head.weight"}, path)
+    said = failure(tmp_path / "exported", {"name": "eagle3", "model": str(tmp_path / "head")})
+    assert "no lm_head.weight for its draft vocabulary of 26 tokens" in said
