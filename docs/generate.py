@@ -145,11 +145,21 @@ def checks(kind: str) -> str:
 
 
 def commands(name: str) -> str:
-    """Return the help of a command and of all commands below it."""
+    """Return the help of a command and of all commands below it.
+
+    The options of a trainer are on the page of its drafter.
+    """
     command = typer.main.get_command(app)
     context = command.make_context(name, [], resilient_parsing=True)
     text = typer.cli.get_docs_for_click(obj=command, ctx=context, name=name)
     text = re.sub(r"\[([-+!*]) \]", r"`[\1 ]`", text.partition("\n")[2].strip())  # marks of a trace, not links
+    text = text.replace("* `--help`: Show this message and exit.\n", "")
+    text = re.sub(
+        r"(### `specdec train (\S+)`\n.*?)\*\*Usage\*\*.*?(?=\n##|\Z)",
+        r"\1Options: [Training](training.md) and [\2](drafters/\2.md).\n",
+        text,
+        flags=re.DOTALL,
+    )
     return "\n" + re.sub(r"^```$(?=\n\w)", "```sh", text, flags=re.MULTILINE) + "\n\n"
 
 
