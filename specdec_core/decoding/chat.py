@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import closing
+from dataclasses import replace
 from typing import TYPE_CHECKING, Unpack
 
 from specdec_core.decoding.arguments import generation_settings
+from specdec_core.decoding.metrics import Metrics
 from specdec_core.decoding.observers import Observer
-from specdec_core.decoding.prompt_ids import Prompt, encode_prompt
-from specdec_core.decoding.result import BatchResult
+from specdec_core.decoding.prompt_ids import Prompt, encode_prompt, leaves_room
+from specdec_core.decoding.request_metrics import RequestMetrics
+from specdec_core.decoding.result import BatchResult, Generation
 from specdec_core.decoding.step_loop import finished
 from specdec_core.interface import ConfigError, StepReport
 from specdec_core.interface.settings import GenerationOptions, GenerationSettings
@@ -88,6 +91,13 @@ class Conversations:
         self._keep(turns, said, result, settings)
         return result
 
+    def fits(self, number: int, turn: Prompt | Turn) -> bool:
+        """Return whether a conversation still fits into the target's context with its next turn."""
+        if not isinstance(turn, Turn):
+            return True
+        prompt = self._rendered((*self.histories[number], *turn.messages), turn)
+        return leaves_room(self._decoder.target, len(prompt))
+
     def close(self) -> None:
         """Free the cache."""
         self.cache.close()
@@ -104,16 +114,18 @@ class Conversations:
     ) -> tuple[list[Prompt], PrefixCache | None]:
         """Return the prompts of the next answers, and the cache if they continue anything."""
         prompts: list[Prompt] = []
-        target = self._decoder.target
         for number, turn in enumerate(turns):
             if isinstance(turn, Turn):
-                check_converses(target)
-                model, template = target.name, turn.template
-                ids = render_chat(said[number], target.tokenizer, name=turn.name, model=model, template=template)
-                prompts.append(encode_prompt(target, ids, turn.name))
+                prompts.append(encode_prompt(self._decoder.target, self._rendered(said[number], turn), turn.name))
             elif turn is not None:
                 prompts.append(turn)
         return prompts, self.cache if said and settings.beams == 1 else None
+
+    def _rendered(self, messages: Sequence[Message], turn: Turn) -> list[int]:
+        """Return the messages up to a turn as token ids."""
+        target = self._decoder.target
+        check_converses(target)
+        return render_chat(messages, target.tokenizer, name=turn.name, model=target.name, template=turn.template)
 
     def _keep(
         self,
@@ -139,6 +151,9 @@ def answers(
 ) -> Iterator[tuple[list[int], BatchResult]]:
     """Decode conversations side by side; yield the result of each turn, and whose turn it is.
 
+    A conversation ends at the turn, after the first, with which it no longer fits into the target's context. That
+    turn and those after it have an empty answer, whose finish reason is `context`.
+
     Args:
         decoder: Decodes the answers.
         conversations: The turns of each; a prompt that nothing follows is one of a single turn.
@@ -150,11 +165,26 @@ def answers(
         SpecdecError: As for `Decoder.generate`, or a template refuses a conversation.
     """
     with closing(Conversations(decoder, len(conversations))) as talk:
+        ended: set[int] = set()
         for turn in range(max(map(len, conversations))):
             going = [number for number, turns in enumerate(conversations) if turn < len(turns)]
-            said = [turns[turn] if turn < len(turns) else None for turns in conversations]
-            own = [seeds[number][turn] for number in going]
-            yield going, talk.send(said, settings, observers, seeds=own)
+            if turn:
+                ended |= {n for n in going if n not in ended and not talk.fits(n, conversations[n][turn])}
+            left = [number for number in going if number not in ended]
+            result = BatchResult((), Metrics())
+            if left:
+                said = [turns[turn] if number in left else None for number, turns in enumerate(conversations)]
+                own = [seeds[number][turn] for number in left]
+                result = talk.send(said, settings, observers, seeds=own)
+            yield going, _with_empty_answers(result, [number in ended for number in going], settings)
+
+
+def _with_empty_answers(result: BatchResult, ended: Sequence[bool], settings: GenerationSettings) -> BatchResult:
+    """Return the result of a turn with an empty answer in place of each conversation that has ended."""
+    answered = iter(result.sequences)
+    empty = Generation((), (), "", "context", metrics=RequestMetrics(0, 0, rejected=0), seconds=0.0)
+    each = (empty if out else next(answered) for out in ended for _ in range(settings.num_return_sequences))
+    return replace(result, sequences=tuple(each))
 
 
 class Chat:

@@ -136,17 +136,21 @@ def check_batch(target: LoadedModel, prompts: Sequence[Sequence[int]]) -> None:
         )
 
 
+def leaves_room(target: LoadedModel, length: int) -> bool:
+    """Return whether a decoder-only target can answer a prompt of some tokens with at least one."""
+    longest = target.max_length(length)
+    return longest is None or length < longest
+
+
 def _check_length(target: LoadedModel, length: int, name: str) -> None:
-    longest = target.max_positions if target.encoder_decoder else target.max_length(length)
-    if longest is None:
-        return
-    if target.encoder_decoder and length > longest:
+    if target.encoder_decoder:
+        if target.max_positions is not None and length > target.max_positions:
+            raise PromptError(
+                f"the source of prompt {name} has {length} tokens; the encoder of {target.name} takes "
+                f"{target.max_positions}. Shorten the source."
+            )
+    elif not leaves_room(target, length):
         raise PromptError(
-            f"the source of prompt {name} has {length} tokens; the encoder of {target.name} takes {longest}. "
-            "Shorten the source."
-        )
-    if not target.encoder_decoder and length >= longest:
-        raise PromptError(
-            f"prompt {name} has {length} tokens; {target.name} takes {longest}, and at least one must be left for "
-            "the answer. Shorten the prompt."
+            f"prompt {name} has {length} tokens; {target.name} takes {target.max_length(length)}, and at least "
+            "one must be left for the answer. Shorten the prompt."
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 
 import pytest
 import torch
@@ -10,7 +11,7 @@ import torch
 from specdec_core import compare, load_model
 from specdec_core.decoding import Decoder, row_seed
 from specdec_core.interface import ConfigError
-from specdec_core.interface.errors import OutOfMemoryError
+from specdec_core.interface.errors import OutOfMemoryError, PromptError
 from specdec_core.offline.profile import measured_on_record, speculation_profile
 from specdec_core.offline.record.decode import forced_pass
 from specdec_core.offline.record.recording import RecordOptions, record_study
@@ -25,6 +26,7 @@ from tests.tiny import tiny_model
 
 TURNS = (("abcab", "b"), ("acca",), ("cbbc", "aa", "b"))
 LENGTH = 9
+CONTEXT = 24
 TEMPLATE = (
     "{% for one in messages %}{{ 'ba' if one.role == 'user' else 'ca' }}{{ one.content }}"
     "{{ '<eos>' if one.role == 'assistant' else '' }}{% endfor %}ca"
@@ -66,10 +68,10 @@ def outputs(folder):
     return [json.loads(line) for line in (folder / "outputs.jsonl").read_text().splitlines()]
 
 
-def library_answers(target):
+def library_answers(target, conversations=TURNS):
     """Return the greedy answers of the model's own `generate` to each turn of each conversation."""
     answers = []
-    for turns in TURNS:
+    for turns in conversations:
         messages = []
         for text in turns:
             messages.append({"role": "user", "content": text})
@@ -97,6 +99,37 @@ def test_each_turn_has_an_output(study_of, model, tmp_path, batch_size):
     names = [(one["run"], one["prompt"], one["turn"]) for one in written]
     flat = [("80", 1), ("80 turn 2", 2), ("81", 1), ("82", 1), ("82 turn 2", 2), ("82 turn 3", 3)]
     assert names == [(run, *turn) for run in ("baseline", "lookup") for turn in flat]
+
+
+@pytest.mark.parametrize("batch_size", [1, 3])
+def test_a_conversation_that_outgrows_the_context_ends_and_the_others_go_on(study_of, model, tmp_path, batch_size):
+    small = tmp_path / "small"
+    shutil.copytree(model, small)
+    config = json.loads((small / "config.json").read_text())
+    (small / "config.json").write_text(json.dumps({**config, "max_position_embeddings": CONTEXT}))
+    settings = study_of(batch_size=batch_size, target=str(small))
+    said = TURNS[::-1]
+    lines = [{"question_id": n, "turns": turns, "kind": "x"} for n, turns in enumerate(said)]
+    (tmp_path / "p.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    settings["prompts"]["group"] = "kind"
+    found = compare(settings, tmp_path / "out", progress=False)
+    assert not found.failures
+    assert found.rows[0].groups[-1].prompts == 3
+    written = outputs(tmp_path / "out")
+    # The second turn of the first conversation fills the context, that of the last leaves room for 3 tokens.
+    first, alone, last, last_2 = (library_answers(load_model(model), said)[n] for n in (0, 3, 4, 5))
+    assert [one["tokens"] for one in written] == [first, [], [], alone, last, last_2[:3]] * 2
+    reasons = ["length", "context", "context", "length", "length", "context"]
+    assert [one["finish_reason"] for one in written] == reasons * 2
+    for row in found.rows:
+        assert any("2 turns were not decoded" in note for note in row.notes)
+        assert row.requests.percentiles["seconds"]["min"] > 0
+    assert "no longer fits" in str(found)
+    again = compare(settings, tmp_path / "out", progress=False)  # from the journal
+    assert outputs(tmp_path / "out") == written
+    assert again.rows[1].notes == found.rows[1].notes
+    with pytest.raises(PromptError, match=r"prompt 2: its conversation no longer fits .* `turns: first`"):
+        record_study(load_study(settings), tmp_path / "record", Watcher(), RecordOptions())
 
 
 def test_sampled_turns_follow_the_answers_of_their_run(study_of, model, tmp_path):

@@ -38,6 +38,7 @@ class Server:
         self.pause = threading.Event()
         self.text = "{prompt} and so on"
         self.status = 200
+        self.longest = 9
         self.now, self.most = 0, 0
         self._lock = threading.Lock()
         self._http = None
@@ -113,6 +114,9 @@ class Server:
             return
         if busy or self.status != 200:
             handler._send({"error": {"message": "not now"}}, 503 if busy else self.status)
+            return
+        if len(body.get("messages", ())) > self.longest:
+            handler._send({"error": {"message": "This model's maximum context length is 9 tokens."}}, 400)
             return
         prompt = body["prompt"] if "prompt" in body else body["messages"][-1]["content"]
         text = self.text.format(prompt=prompt)
@@ -267,6 +271,27 @@ def test_a_conversation_follows_the_answers_of_the_server(serve, tmp_path):
     assert [one["content"] for one in longest] == [
         *("two 0", "two 0 and so on", "two 1", "two 1 and so on", "two 2"),
     ]
+
+
+def test_a_conversation_that_outgrows_the_context_of_a_server_ends(serve, tmp_path):
+    baseline, server = serve(), serve(owner="vllm", more={"metrics": {"speculative_decoding": VLLM}})
+    baseline.longest = server.longest = 3
+    talks = [
+        [{"role": "user", "content": f"{word} {turn}"} for turn in range(n)] for word, n in (("a", 4), ("b", 2))
+    ]
+    file = tmp_path / "talks.jsonl"
+    file.write_text("".join(json.dumps({"messages": talk}) + "\n" for talk in talks))
+    more = {"prompts": {"file": str(file)}}
+    found = compare(study(baseline, run_of(server), **more), tmp_path / "out", progress=False)
+    assert not found.failures
+    assert (found.rows[1].counts.tokens, found.rows[1].counts.block_efficiency) == (4 * TOKENS, 2.5)
+    assert any("2 turns were not decoded" in note for note in found.rows[1].notes)
+    written = [json.loads(line) for line in (tmp_path / "out" / "outputs.jsonl").read_text().splitlines()]
+    reasons = ["length", "length", "context", "context", "length", "length"]
+    assert [one["finish_reason"] for one in written] == reasons * 2
+    server.longest = 0
+    found = compare(study(serve(), run_of(server), **more), progress=False)
+    assert "it answered 400: " in found.errors[0]
 
 
 def test_a_server_is_sent_nothing_that_it_does_not_know(serve):

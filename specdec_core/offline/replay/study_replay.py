@@ -319,7 +319,7 @@ class _TaskReplay:
             if text.sample == 0:
                 tokens = tuple(text.tokens.tolist())
                 words = None if tokenizer is None else tokenizer.decode(tokens, skip_special_tokens=True)
-                outputs.append(Output(tokens, words))
+                outputs.append(Output(tokens, words, finish_reason=text.finish_reason))
         return outputs
 
 

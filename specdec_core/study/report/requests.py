@@ -24,7 +24,7 @@ def run_requests(repeats: Mapping[int, Repeat]) -> RunRequests:
     values = {
         "mean_acceptance_length": [one.mean_acceptance_length for one in drafts],
         "draft_acceptance_rate": [one.draft_acceptance_rate for one in drafts],
-        "seconds": [one for one in seconds if one is not None],
+        "seconds": [one for one in seconds if one],  # a turn that did not fit took no time
     }
     return RunRequests(
         speculative_decoding=over_all_steps(drafts).to_plain() if drafts else None,

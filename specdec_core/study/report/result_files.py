@@ -69,6 +69,7 @@ def output_lines(study: Study, outputs: Outputs) -> Iterator[dict[str, Any]]:
                     "references": list(prompt.references),
                     "same_as_baseline": index < len(baseline) and output.same_as(baseline[index]),
                     "tokens": list(output.tokens),
+                    "finish_reason": output.finish_reason,
                     "metrics": {"speculative_decoding": _speculative_decoding(output)},
                 }
 

@@ -49,6 +49,7 @@ class Answer:
         accepted: Accepted draft tokens; None likewise.
         seconds: Seconds from sending the request to the whole answer.
         reply: The text without the reasoning that the server parsed, as later turns of a conversation show it.
+        finish_reason: Why it ended, in the engine's words; None if it does not tell.
     """
 
     text: str
@@ -59,6 +60,7 @@ class Answer:
     accepted: int | None
     seconds: float
     reply: str
+    finish_reason: str | None = None
 
 
 def read_answer(plain: Mapping[str, Any], seconds: float) -> Answer:
@@ -86,7 +88,12 @@ def read_answer(plain: Mapping[str, Any], seconds: float) -> Answer:
             sum(kept < length for length, kept in steps),
         )
     ids = tuple(choice.get("token_ids") or ())
-    return Answer(text, tokens, ids, request, drafted, accepted, seconds, reply)
+    ended = choice.get("finish_reason")
+    return Answer(text, tokens, ids, request, drafted, accepted, seconds, reply, ended)
+
+
+OUTGROWN = Answer("", 0, (), RequestMetrics(0, 0, rejected=0), 0, 0, 0.0, "", "context")
+"""The answer to a turn with which its conversation no longer fits into the engine's context."""
 
 
 def _thoughts(message: Mapping[str, Any]) -> str:

@@ -18,6 +18,7 @@ from specdec_core.study.config.prompts import PromptText, conversations
 from specdec_core.study.report.quality import Output
 from specdec_core.study.run.engine_figures import (
     ASKED,
+    OUTGROWN,
     SETTINGS,
     Answer,
     counted,
@@ -26,7 +27,7 @@ from specdec_core.study.run.engine_figures import (
     total,
 )
 from specdec_core.study.run.prepared import RunJob
-from specdec_core.study.run.repeats import Repeat
+from specdec_core.study.run.repeats import Repeat, outgrown
 
 INSTALL = "pip install 'specdec-core[engines]'"
 _WARM_UP_TOKENS = 8
@@ -92,7 +93,8 @@ class EngineRun:
         before, begun = self._counters(), perf_counter()
         with self._errors(f"repeat {number}"):
             answers = list(self._all(limit, advance))
-        metrics = total(answers, perf_counter() - begun, concurrency)
+        outputs = tuple(map(_output, answers))
+        metrics = total([one for one in answers if one is not OUTGROWN], perf_counter() - begun, concurrency)
         after = {} if metrics.row_steps else self._counters()
         notes = []
         if after.get("num_drafts", 0) > before.get("num_drafts", 0):
@@ -103,10 +105,10 @@ class EngineRun:
             )
         return Repeat(
             *(self._job.task, self._job.run.name, number, metrics, ()),
-            outputs=tuple(map(_output, answers)),
+            outputs=outputs,
             request_seconds=tuple(one.seconds for one in answers),
             device=f"{self._name}{_AT}{self._config.host}",
-            notes=(*notes, *self._notes(answers)),
+            notes=(*notes, *self._notes(answers), *outgrown(outputs)),
         )
 
     def check_continues(self, repeats: Iterable[Repeat]) -> None:
@@ -154,7 +156,12 @@ class EngineRun:
             said = self._prompts[index].messages
             if said is not None:
                 history += said
-            answers.append(self._ask(index, None if said is None else history, limit))
+            try:
+                answers.append(self._ask(index, None if said is None else history, limit))
+            except self._openai.BadRequestError as error:
+                if not answers or "context" not in error.message.lower():
+                    raise
+                return [*answers, *[OUTGROWN] * (len(talk) - len(answers))]
             history += ({"role": "assistant", "content": answers[-1].reply},)
         return answers
 
@@ -256,4 +263,4 @@ class EngineRun:
 
 def _output(answer: Answer) -> Output:
     count = None if answer.token_ids else answer.tokens
-    return Output(answer.token_ids, answer.text, answer.request, count)
+    return Output(answer.token_ids, answer.text, answer.request, count, finish_reason=answer.finish_reason)

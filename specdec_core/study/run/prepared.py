@@ -27,7 +27,7 @@ from specdec_core.study.config.prompts import ReadyPrompt
 from specdec_core.study.config.study import Run
 from specdec_core.study.report.quality import Output
 from specdec_core.study.run.factory import make_decoder
-from specdec_core.study.run.repeats import Repeat
+from specdec_core.study.run.repeats import Repeat, outgrown
 
 _WARM_UP_TOKENS = 8
 
@@ -137,8 +137,10 @@ class PreparedRun:
                 notes.update(dict.fromkeys(result.notes))
             for one in chain(*(_in_order(turns, job.generation.num_return_sequences) for turns in parts)):
                 thinking = None if marks is None else thinking_span(one.prompt, one.tokens, marks)
-                outputs.append(Output(one.tokens, one.text, one.metrics, thinking=thinking))
+                ended = one.finish_reason
+                outputs.append(Output(one.tokens, one.text, one.metrics, thinking=thinking, finish_reason=ended))
                 seconds.append(one.seconds)
+        notes.update(dict.fromkeys(outgrown(outputs)))
         return Repeat(
             *(job.task, job.run.name, number, metrics, tuple(failures), tuple(outputs)),
             request_seconds=tuple(seconds),

@@ -115,12 +115,20 @@ class Repeat:
         return cls(**{**entry, **parsed})
 
 
+def outgrown(outputs: Iterable[Output]) -> list[str]:
+    """Return the note on turns that were not decoded, as their conversations had outgrown the context."""
+    count = sum(one.outgrown for one in outputs)
+    turns = f"{count} turns were" if count > 1 else "1 turn was"
+    return [f"{turns} not decoded: the conversation no longer fits into the target's context."] if count else []
+
+
 def _output(plain: Mapping[str, Any]) -> Output:
     metrics = plain["metrics"]
     counts = None if metrics is None else RequestMetrics.from_plain(metrics)
     span = plain["thinking"]
     thinking = None if span is None else (span[0], span[1])
-    return Output(tuple(plain["tokens"]), plain["text"], counts, plain["count"], thinking)
+    ended = plain.get("finish_reason")
+    return Output(tuple(plain["tokens"]), plain["text"], counts, plain["count"], thinking, ended)
 
 
 def _replayed(plain: Mapping[str, Any] | None) -> ReplayedOn | None:

@@ -65,6 +65,8 @@ class Output:
         metrics: Counts of the request; None with beams, and for recorded texts.
         count: Number of new tokens, where an engine does not tell their ids; else None.
         thinking: The index of the first token of its thinking part, and that behind the last; None without one.
+        finish_reason: Why it ended, in our words or the engine's; None where that is not known. `context` without
+            any token: its conversation had outgrown the target's context.
     """
 
     tokens: tuple[int, ...]
@@ -72,6 +74,12 @@ class Output:
     metrics: RequestMetrics | None = None
     count: int | None = None
     thinking: tuple[int, int] | None = None
+    finish_reason: str | None = None
+
+    @property
+    def outgrown(self) -> bool:
+        """Whether nothing was decoded, as the conversation had outgrown the target's context."""
+        return self.finish_reason == "context" and not self.num_tokens
 
     @property
     def num_tokens(self) -> int:
