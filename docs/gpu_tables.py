@@ -47,31 +47,29 @@ def paper() -> Iterator[tuple[str, str, int, int, float, float, float]]:
         yield *key, found.costs.draft[1] / found.costs.verify[0], row.measured, found.improvement
 
 
-def _off(published: float, forecast: float) -> str:
-    return f"{forecast / published - 1:+.0%}"
+def _beside(forecast: float, published: float, digits: int, unit: str = "") -> str:
+    """Return a forecast beside what was published, and by how much it is off."""
+    return f"{forecast:.{digits}f}{unit} / {published:.{digits}f}{unit} ({forecast / published - 1:+.0%})"
 
 
 def gpt_fast_table() -> str:
-    """Return the forecast beside gpt-fast's tokens per second."""
-    head = ("model", "weights", "GPUs", "gpt-fast, tokens/s", "forecast", "off by")
-    return table(
-        head,
-        (
-            (shape, weights, str(gpus), f"{published:.1f}", f"{forecast:.1f}", _off(published, forecast))
-            for shape, weights, gpus, published, forecast in gpt_fast()
-        ),
-    )
+    """Return the forecast beside gpt-fast's tokens per second, with a column for each number of GPUs."""
+    rows: dict[tuple[str, str], dict[int, str]] = {}
+    for shape, weights, gpus, published, forecast in gpt_fast():
+        rows.setdefault((shape, weights), {})[gpus] = _beside(forecast, published, 1)
+    counts = sorted({count for cells in rows.values() for count in cells})
+    head = ("model", "weights", *(f"{count} GPU{'s' * (count > 1)}" for count in counts))
+    return table(head, ((*key, *(cells.get(count, "") for count in counts)) for key, cells in rows.items()))
 
 
 def paper_table() -> str:
-    """Return the forecast beside the speed-ups of the paper's Table 2."""
-    head = ("task", "drafter", "T", "gamma", "c, forecast", "Table 2", "forecast", "off by")
+    """Return the forecast beside the speed-ups of the paper's Table 2, with a column for each drafter."""
+    rows: dict[tuple[str, str], dict[str, str]] = {}
+    for task, drafter, temperature, _gamma, _c, published, found in paper():
+        rows.setdefault((task, str(temperature)), {})[drafter] = _beside(found, published, 1, "×")
+    drafters = list(dict.fromkeys(drafter for cells in rows.values() for drafter in cells))
     return table(
-        head,
-        (
-            (*map(str, key), f"{c:.3f}", f"{published:.1f}×", f"{found:.2f}×", _off(published, found))
-            for *key, c, published, found in paper()
-        ),
+        ("task", "T", *drafters), ((*key, *map(cells.__getitem__, drafters)) for key, cells in rows.items())
     )
 
 

@@ -345,7 +345,7 @@ class Drafter(ABC):
       that was never asked for a draft has seen no tokens and teaches nothing.
     - `reset` forgets everything.
 
-    Drafts are verified as ever: knowledge changes the speed, never the text."""
+    Drafts are verified as ever: knowledge changes the speed, never the distribution of the text."""
 
     def __init__(self, config: Any, target: TargetInfo) -> None:
         self.config = config

@@ -1,19 +1,16 @@
 """The shortest time that any choice of gamma could have reached, computed afterwards from accepted tokens.
 
 A trace lists how many draft tokens were accepted in each step of a run that always drafted K. It cuts the text
-into
-blocks: tokens that the drafter predicted, followed by one that it did not. No choice of gamma can get past the end
-    of a
-block within a step, as the token there must be the recovered token of its step. So blocks are independent, and the
-cheapest way through a block of n + 1 tokens is to draft exactly n, or to split the block if several shorter steps
-take less time than a long one.
+into blocks: tokens that the drafter predicted, followed by one that it did not. No choice of gamma can get past
+the end of a block within a step, as the token there must be the recovered token of its step. So blocks are
+independent, and the cheapest way through a block of n + 1 tokens is to draft exactly n, or to split the block if
+several shorter steps take less time than a long one.
 
 If all K tokens of a step were accepted, nothing is known about the bonus token. It counts as predicted, which can
 only make the oracle cheaper: the block continues in the next step.
 
 Validity: with greedy decoding, and a drafter whose proposal depends only on the preceding tokens, the oracle takes
-    no
-longer than any choice of gammas up to K over the same tokens. With sampling this holds in expectation: at each
+no longer than any choice of gammas up to K over the same tokens. With sampling this holds in expectation: at each
 position the draft token is accepted with the beta of its prefix, whatever was chosen before, and the oracle knows
 all outcomes. It does not hold for a drafter whose proposal depends on where its step began, such as heads on
 hidden states, or a drafter that sees its own rejected tokens.
