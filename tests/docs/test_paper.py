@@ -58,3 +58,35 @@ def test_the_papers_table_3_is_whole():
     assert len(paper.TABLE_3) == 32
     shared = {(row.task, row.drafter, row.temperature): row.alpha for row in paper.TABLE_3}
     assert all(shared[row.task, row.drafter, row.temperature] == row.alpha for row in paper.TABLE_4)
+
+
+def cells(table: str) -> list[list[str]]:
+    """Return the cells of a Markdown table, its headings first."""
+    return [line.strip("| \n").split(" | ") for line in table.splitlines() if not line.startswith("| ---")]
+
+
+def test_each_lenience_stands_in_its_column():
+    head, *rows = cells(tables.table5())
+    shown = {(row[0], row[1], name): cell for row in rows for name, cell in zip(head, row, strict=True)}
+    found = list(tables.drafted("table5"))
+    assert len(found) == 24
+    for one in found:
+        name, lenience = one["name"].split("-lenience=")
+        cell = shown[str(one["temperature"]), name, f"l = {float(lenience):g}"]
+        assert cell == f"{one['alpha']:.2f} / {one['speedup']:.2f}× / {one['deviation']:.2f}"
+    assert shown["1", "t5-drafter", "paper's alpha"] == "0.62 / 0.71 / 0.76 / 0.84"
+
+
+def test_each_gamma_stands_in_its_column():
+    head, *rows = cells(tables.table2())
+    for row in rows:
+        key = (row[0], int(row[1]), {"bigram": "ngram", "small T5": "transformer"}[row[2]])
+        for gamma, cell in zip((3, 5, 7), row[4:7], strict=True):
+            speeds = [
+                f"{one['speedup']:.2f}×"
+                for one in tables.drafted("table2")
+                if (one["task"].partition("-")[0], one["temperature"], one["drafter"], one["gamma"])
+                == (*key, gamma)
+            ]
+            assert speeds == ([] if cell == "–" else [cell.split()[0]])
+    assert head[4:7] == ["speed-up, γ = 3", "γ = 5", "γ = 7"]
