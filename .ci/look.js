@@ -1,5 +1,6 @@
-// Runs within a page, with the palette to take and the minimum contrast. Returns its faults, one line each.
-const [palette, minContrast, done] = arguments;
+// Runs within a page, with the palette to take, the minimum contrast, and the word for what scrolls sideways. Returns
+// its faults, one line each.
+const [palette, minContrast, scrolling, done] = arguments;
 
 const faults = new Set();
 const shown = (element) => element.checkVisibility({ visibilityProperty: true, opacityProperty: true });
@@ -97,6 +98,16 @@ function checkWidth() {
   faults.add(`wider than the screen, ${document.documentElement.scrollWidth} of ${width}: ${named(first)} ${excerpt(first.textContent)}`);
 }
 
+// Code, tables and formulas that a reader must move sideways; the check allows a few of them.
+function checkScrolling() {
+  for (const element of document.querySelectorAll("article *")) {
+    const hidden = element.scrollWidth - element.clientWidth;
+    if (hidden > 1 && element.clientWidth > 0 && ["auto", "scroll"].includes(getComputedStyle(element).overflowX) && shown(element)) {
+      faults.add(`${scrolling} by ${hidden}: ${named(element)} ${excerpt(element.textContent)}`);
+    }
+  }
+}
+
 async function look() {
   for (const image of document.images) image.loading = "eager";
   const choice = document.querySelector(`input[name=__palette][data-md-color-scheme=${palette}]`);
@@ -111,6 +122,7 @@ async function look() {
   checkFormulas();
   checkTexts();
   checkWidth();
+  checkScrolling();
 }
 
 look().then(

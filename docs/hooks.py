@@ -5,7 +5,6 @@ mark their positions in Markdown:
 
     ![...](assets/figures/figure-2.svg)   a drawing
     <!-- table: 1 -->                      a table of the paper with the results of the formulas
-    <!-- output: specdec generate ... --trace -->   an output to colour as in Figure 1
     <!-- pages of this section -->         the pages of a section, on its index page
 """
 
@@ -26,6 +25,7 @@ from specdec_core.theory.paper.tables import TABLES, Cell
 sys.path.insert(0, str(Path(__file__).parent))
 import benchmark_plots
 import digits
+import outputs
 import sections
 import timeline
 
@@ -45,12 +45,6 @@ _BOOSTS = {"api/": 0.1, "commands.md": 0.3}
 _UNRENDERED = re.compile(r"The signatures come from the code\. Lines with `:::`.*?in a terminal\.\n+", re.DOTALL)
 _TABLE = re.compile(r"<!-- table: (?P<number>\d+) -->")
 _LETTERS = {"alpha": r"$\alpha$", "gamma": r"$\gamma$"}
-_FATES = {"+": "accepted", "-": "rejected", "!": "recovered", "*": "bonus", "=": "forced"}
-# A token may contain brackets; it ends before another token or the end of the line.
-_TOKEN = re.compile(
-    r"\[([-+!*=])((?:(?!\[[-+!*=]).)*?)\](?=\[[-+!*=]| drafted| sampled| the only|$)", re.MULTILINE
-)
-_TRACE = re.compile(r"(?<=<code>)(?=[^<]*\[(?:[-+!*=])[^<]*\[\*bonus\] sampled)([^<]*)(?=</code>)")
 
 
 def drawings() -> Mapping[str, Callable[[Path], None]]:
@@ -77,15 +71,6 @@ def table(number: int) -> str:
         cells = [_cell(cell, spec) for cell, spec in zip(row, shown.columns.values(), strict=True)]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join([*lines, "", f"*{shown.title}. {' '.join(shown.notes)}*"])
-
-
-def coloured(page: str) -> str:
-    """Return the HTML of a page with each token of a trace in a span that names its fate."""
-    return _TRACE.sub(lambda found: _TOKEN.sub(_span, found[1]), page)
-
-
-def _span(found: re.Match[str]) -> str:
-    return f'<span class="trace-{_FATES[found[1]]}">{found[2]}</span>'
 
 
 def _cell(cell: Cell, spec: str) -> str:
@@ -116,8 +101,8 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
 
 def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:  # noqa: ARG001
-    """Colour the traces of a page."""
-    return coloured(html)
+    """Show printed tables as tables, and the tokens of traces in boxes."""
+    return outputs.shown(html)
 
 
 def on_env(env: Environment, config: MkDocsConfig, files: Files) -> None:  # noqa: ARG001

@@ -17,7 +17,7 @@ PAGE = """<!doctype html><html><head><meta charset="utf-8"><meta name="viewport"
 <body><article>{}</article></body></html>"""
 RIGHT = r"""<p>Text, <code>\(code\)</code>, <span class="arithmatex"><span class="katex">x</span></span></p>
 <img src="data:image/svg+xml,<svg xmlns='http://www.w3.org/2000/svg' width='9' height='9'/>">
-<div style="overflow: auto"><div style="width: 2000px">It scrolls by itself.</div></div>"""
+<div style="overflow: auto"><div>It fits.</div></div>"""
 WRONG = {
     "<script>console.error('so not')</script>": "console: ",
     "<script>nobody()</script>": "nobody is not defined",
@@ -30,7 +30,9 @@ WRONG = {
     r"<p>Where $$x$$ stands</p>": "formula left as it is",
     "<div class='arithmatex'>x</div>": "formula not rendered",
     "<span class='katex-error'>x</span>": "formula not read",
-    "<div style='width: 700px'>wide</div>": "narrow, light: wider than the screen, 700 of 390: div",
+    "<div style='width: 700px'>wide</div>": "narrow, light: wider than the screen, 700 of 400: div",
+    "<pre style='overflow: auto'>" + "x" * 100 + "</pre>": "narrow, light: scrolls sideways by ",
+    "<div style='overflow: auto'><p style='width: 1500px'>x</p></div>": "wide, dark: scrolls sideways",
     "<p style='color: #aaa; background: #bbb'>faint</p>": 'hardly seen, contrast 1.2: "faint"',
 }
 

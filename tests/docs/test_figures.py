@@ -1,4 +1,4 @@
-"""Drawings of the site: figures, Table 1, and traces in colour."""
+"""Drawings of the site: figures, and Table 1."""
 
 from __future__ import annotations
 
@@ -41,26 +41,6 @@ def test_table_1_has_the_papers_numbers_and_those_of_the_formulas():
     assert len(re.findall(r"^\| \d", page, re.MULTILINE)) == len(paper.TABLE_1) + 1  # and the bigram drafter
     assert page.startswith("before")
     assert page.endswith("after")
-
-
-def test_tokens_of_a_trace_are_coloured_by_what_became_of_them():
-    trace = (
-        "<pre><code>   1  2/4  [+ a[0]][+]][-&lt;b&gt;][! c]\n   2  0/4  [-[][!]]\n\n"
-        "[*bonus] sampled\n</code></pre>"
-    )
-    assert re.findall(r'<span class="trace-(\w+)">(.*?)</span>', hooks.coloured(trace)) == [
-        ("accepted", " a[0]"),
-        ("accepted", "]"),
-        ("rejected", "&lt;b&gt;"),
-        ("recovered", " c"),
-        ("rejected", "["),
-        ("recovered", "]"),
-        ("bonus", "bonus"),
-    ]
-    code = "<pre><code>numbers = [-1]; [+x]\n</code></pre>"
-    assert hooks.coloured(code) == code
-    style = (ROOT / "docs" / "assets" / "extra.css").read_text(encoding="utf-8")
-    assert all(style.count(f".trace-{fate} ") == 2 for fate in ("accepted", "rejected", "recovered", "bonus"))
 
 
 def check_recording(row, gamma):
