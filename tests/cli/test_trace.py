@@ -32,7 +32,7 @@ def tokenizer():
 def test_words_keep_the_space_before_them(tokenizer):
     ids = tokenizer("das Hauses!")["input_ids"]
     assert "".join(map(speller(tokenizer), ids)) == " das Hauses!"
-    assert speller(tokenizer)(WORDS.index("</s>")) == ""
+    assert speller(tokenizer)(WORDS.index("</s>")) == "</s>"
     assert speller(tokenizer)(WORDS.index("▁")) == " "
 
 

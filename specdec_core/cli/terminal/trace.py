@@ -53,7 +53,7 @@ def speller(tokenizer: Any) -> Callable[[int], str]:
     """Return a function from a token to its text within a sequence.
 
     SentencePiece stores the space before a word in the word's first token, and drops it when that token is decoded
-    alone; the function adds it.
+    alone; the function adds it. A token without text, such as the end of a sequence, is shown by its name.
 
     Args:
         tokenizer: The target's tokenizer; None shows token ids.
@@ -63,8 +63,10 @@ def speller(tokenizer: Any) -> Callable[[int], str]:
         if tokenizer is None:
             return f" {token}"
         text: str = tokenizer.decode([token], skip_special_tokens=True)
-        begins_word = str(tokenizer.convert_ids_to_tokens(token)).startswith("▁")
-        return f" {text}" if begins_word and not text.startswith(" ") else text
+        name = str(tokenizer.convert_ids_to_tokens(token))
+        if name.startswith("▁") and not text.startswith(" "):
+            return f" {text}"
+        return text or name
 
     return spell
 
