@@ -12,6 +12,7 @@ from specdec_core.study.config.study import with_task
 from specdec_core.study.report.formats import number, rate
 from specdec_core.study.report.layout import Column, Prose, ReportTable, Row, for_terminal
 from specdec_core.study.report.results_diff import (
+    GroupChange,
     RunDifference,
     Speed,
     differences,
@@ -92,13 +93,20 @@ def _show(found: list[RunDifference], shared: dict[str, tuple[object, object]], 
         Column("alpha\nafter", spare=1),
         Column("", numeric=False),
     )
-    rows = []
-    for one in found:
+
+    def row(name: str, one: RunDifference | GroupChange, notes: str) -> Row:
         speeds = (number(speed, digits, unit) for speed in one.speed)
         rates = (rate(alpha) for alpha in one.alpha)
-        cells = (_name(one), *speeds, number(one.ratio, 3), *rates, _notes(one))
-        rows.append(Row(cells, _STYLES.get(one.verdict, "")))
+        return Row((name, *speeds, number(one.ratio, 3), *rates, notes), _STYLES.get(one.verdict, ""))
+
+    rows = [row(_name(one), one, _notes(one)) for one in found]
     console.print(for_terminal(ReportTable(columns, tuple(rows))))
+    groups = [(f"{_name(one)}, {group.group}", group) for one in found for group in one.groups]
+    changed = tuple(row(name, group, _changes(group)) for name, group in groups if group.changed)
+    if changed:
+        console.print(for_terminal(ReportTable(columns, changed, title="Groups of prompts that changed")))
+    elif groups:
+        console.print(Prose("No group of prompts changed."))
     for one in found:
         for path, (first, second) in one.settings.items():
             console.print(Prose(f"{_name(one)}: {path}: {first} -> {second}"))
@@ -119,9 +127,12 @@ def _notes(one: RunDifference) -> str:
     if before is None or after is None:
         return "new" if before is None else "gone"
     notes = [] if before == after else [f"{before} -> {after}"]
-    notes += [one.verdict] if one.verdict in _STYLES else []
-    notes += ["accepts otherwise"] if one.accepts_otherwise else []
-    return ", ".join(notes)
+    return ", ".join([*notes, *filter(None, [_changes(one)])])
+
+
+def _changes(one: RunDifference | GroupChange) -> str:
+    notes = [one.verdict] if one.verdict in _STYLES else []
+    return ", ".join([*notes, *(["accepts otherwise"] if one.accepts_otherwise else [])])
 
 
 def _share(text: str) -> float:

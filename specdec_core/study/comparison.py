@@ -109,7 +109,12 @@ class Comparison:
 
     def printed(self) -> Iterator[RenderableType]:
         """Yield what `specdec compare` prints: for each task its tables, the verdict and the diagnoses."""
-        from specdec_core.study.report.groups.tables import findings, matrix_tables, nothing_known
+        from specdec_core.study.report.groups.tables import (
+            findings,
+            matrix_tables,
+            nothing_known,
+            quality_by_group,
+        )
         from specdec_core.study.report.layout import Prose, for_terminal
         from specdec_core.study.report.tables import diagnoses, quality_table, results_table
 
@@ -120,7 +125,7 @@ class Comparison:
             yield Prose(f"Verdict: {found.answer}", "bold")
             yield from (Prose(line, "red") for line in (*found.failures, *found.departures))
             yield from (Prose(f"Warning: {line}", "yellow") for line in found.warnings)
-            yield from map(for_terminal, matrix_tables(task))
+            yield from map(for_terminal, [*matrix_tables(task), *filter(None, [quality_by_group(task)])])
             by_group = [*findings(task, _MOST_PAIRS), *filter(None, [nothing_known(task)])]
             yield from map(Prose, ("", *by_group) if by_group else ())
             if lines := diagnoses(task):

@@ -1,6 +1,7 @@
 """`specdec diff`."""
 
 import json
+import re
 
 import pytest
 from typer.testing import CliRunner
@@ -75,6 +76,38 @@ def test_acceptance_differs_beyond_chance_or_exactly_where_there_is_none(results
     # Repeats verify the same tokens: ten times as many repeats add no evidence.
     many = {"repeats": 50, "verified_by_position": [3000, 2000]}
     assert not otherwise(row(alpha=0.8, **many), row(alpha=0.84, **many))
+
+
+def test_groups_that_changed_are_shown(results):
+    greedy = {"config": {**BASE["config"], "sampling": {"temperature": 0.0}}}
+
+    def grouped(**speedups):
+        each = [
+            {
+                "group": [name],
+                "alpha": 0.5,
+                "speedup": value,
+                "speedup_low": value - 0.1,
+                "speedup_high": value + 0.1,
+            }
+            for name, s in speedups.items()
+        ]
+        return row(**greedy, groups=[*each, {"group": [None], "alpha": 0.5}])
+
+    old, new = results("old", grouped(code=2.0, math=2.0, qa=2.0)), grouped(code=1.7, math=2.1, other=1.0)
+    new["groups"][1]["alpha"] = 0.51
+    new = results("new", new)
+    (found,) = differences(read_results(old), read_results(new))
+    assert [(one.group, one.verdict, one.accepts_otherwise) for one in found.groups] == [
+        ("code", "slower", False),
+        ("math", "same", True),
+    ]
+    shown = run(old, new).output
+    assert re.search(r"draft, code .*0\.850 .*slower", shown)
+    assert re.search(r"draft, math .*accepts otherwise", shown)
+    assert json.loads(run(old, new, "--json").output)["runs"][0]["groups"][0]["ratio"] == pytest.approx(0.85)
+    assert "No group of prompts changed" in run(old, old).output
+    assert run(old, new, "--fail-if-slower", "5%").exit_code == 0  # whole runs decide
 
 
 def test_settings_versions_and_devices_that_changed_are_shown(results):

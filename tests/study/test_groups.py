@@ -22,7 +22,7 @@ from specdec_core.study.report.groups.figures import summarise_groups
 from specdec_core.study.report.groups.tables import matrix_tables
 from specdec_core.study.report.html.heat_map import LEVELS
 from specdec_core.study.report.layout import for_terminal
-from specdec_core.study.report.quality import Output
+from specdec_core.study.report.quality import Output, score
 from specdec_core.study.report.summary import summarise
 from specdec_core.study.run.repeats import Repeat
 from specdec_core.study.run.runner import run_study
@@ -202,6 +202,34 @@ def test_files_have_rows_for_each_group(rows, study, tmp_path):
     assert [one["group"] for one in outputs[:6]] == [[row["kind"]] for row in ROWS]
     frame = found.to_pandas()
     assert list(frame[frame.group == "x"].name) == ["baseline", "echo-2", "third"]
+
+
+def test_groups_have_the_quality_and_the_percentiles_of_their_prompts(rows, study, tmp_path):
+    pytest.importorskip("sacrebleu")
+    lines = [{**one, "reference": f"{one['prompt']} {n}" * 4} for n, one in enumerate(ROWS)]
+    (tmp_path / "prompts.jsonl").write_text("".join(json.dumps(one) + "\n" for one in lines))
+    found = compare(study(), tmp_path / "out", progress=False)
+    outputs = [json.loads(line) for line in (tmp_path / "out" / "outputs.jsonl").read_text().splitlines()]
+    for number, row in enumerate(found.rows):
+        *_, whole = row.groups
+        assert whole.percentiles == row.requests.percentiles
+        assert {name: whole.quality[name] for name in whole.quality} == {
+            name: row.quality[name] for name in whole.quality
+        }
+        own = [one for one in outputs[6 * number :][:6] if one["group"] == ["x"]]
+        expected = score([one["text"] for one in own], [one["references"] for one in own])
+        (of_x, *_) = row.groups
+        assert {name: of_x.quality[name] for name in expected.corpus} == expected.corpus
+        assert of_x.quality["exact"] == sum(one["same_as_baseline"] for one in own) / len(own)
+        lengths = [one["metrics"]["speculative_decoding"] for one in own]
+        if lengths[0] is not None:
+            mean = sum(one["mean_acceptance_length"] for one in lengths) / len(lengths)
+            assert of_x.percentiles["mean_acceptance_length"]["mean"] == pytest.approx(mean)
+    table = list(csv.DictReader((tmp_path / "out" / "summary.csv").read_text().splitlines()))
+    assert float(table[6]["quality_chrf"]) == found.rows[1].groups[0].quality["chrf"]
+    assert float(table[6]["request_seconds_p50"]) == found.rows[1].groups[0].percentiles["seconds"]["p50"]
+    assert "chrF by kind" in str(found)
+    assert "chrF by kind" in (tmp_path / "out" / "report.html").read_text()
 
 
 def test_other_groups_need_no_decoding_unless_batches_differ(rows, study, tmp_path):

@@ -42,13 +42,14 @@ def groups_of(prompts: Sequence[PromptText]) -> dict[Group, tuple[int, ...]]:
     keys.append((None,) * len(columns))
     found: dict[Group, tuple[int, ...]] = {}
     for key in keys:
-        members = tuple(number for number, prompt in enumerate(prompts) if _belongs(prompt.group, key))
+        members = tuple(number for number, prompt in enumerate(prompts) if belongs(prompt.group, key))
         if members and members not in found.values():
             found[key] = members
     return found
 
 
-def _belongs(group: Group, key: Group) -> bool:
+def belongs(group: Group, key: Group) -> bool:
+    """Return whether a prompt with some values is in a group."""
     return all(wanted in (None, value) for value, wanted in zip(group, key, strict=True))
 
 

@@ -11,6 +11,7 @@ from typing import Any, Literal, TypeAlias
 
 from specdec_core.interface.errors import ConfigError, reading
 from specdec_core.interface.files import open_text
+from specdec_core.study.config.grouping import group_label
 
 Speed: TypeAlias = Literal["speedup", "tokens_per_second"]
 """Which speed is compared: that over the baseline of the same study, or the absolute one."""
@@ -25,6 +26,33 @@ _ENDS: dict[Speed, tuple[str, str]] = {
 _QUANTILE = 1.96
 _IGNORED = ("repeats", "run.name")
 """Settings that decide how often is measured, not what."""
+
+
+@dataclass(frozen=True)
+class GroupChange:
+    """A group of prompts of a run in two results.
+
+    Attributes:
+        group: Its values of the columns that group the prompts.
+        speed: The speed before and after; None where it is not known.
+        ratio: After over before.
+        verdict: `faster` or `slower` where the intervals of both speeds over prompts do not overlap.
+        alpha: The acceptance rate before and after.
+        accepts_otherwise: Whether the acceptance rates differ: at temperature 0 at all, else beyond their
+            intervals.
+    """
+
+    group: str
+    speed: tuple[float | None, float | None]
+    ratio: float | None
+    verdict: Verdict
+    alpha: tuple[float | None, float | None]
+    accepts_otherwise: bool
+
+    @property
+    def changed(self) -> bool:
+        """Whether it is faster or slower, or accepts otherwise."""
+        return self.verdict in ("faster", "slower") or self.accepts_otherwise
 
 
 @dataclass(frozen=True)
@@ -43,6 +71,7 @@ class RunDifference:
         accepts_otherwise: Whether the acceptance rates differ beyond chance: at temperature 0, where decoding
             draws nothing, at all; else by two standard errors of the difference.
         status: Before and after: `ok`, `plugin-failure`, `error`; None if the run is missing.
+        groups: The groups of prompts that both results have.
     """
 
     task: str | None
@@ -55,6 +84,7 @@ class RunDifference:
     alpha: tuple[float | None, float | None]
     accepts_otherwise: bool
     status: tuple[str | None, str | None]
+    groups: tuple[GroupChange, ...] = ()
 
     def regressed(self, tolerance: float) -> bool:
         """Return whether the run is slower by more than a share, or does not succeed as it did."""
@@ -109,14 +139,10 @@ def _difference(
     run: Run, old: Mapping[str, Any] | None, new: Mapping[str, Any] | None, by: Speed
 ) -> RunDifference:
     before, after = ({} if one is None else one for one in (old, new))
-    speeds = before.get(by), after.get(by)
-    ratio = speeds[1] / speeds[0] if all(speeds) else None  # type: ignore[operator]
-    ends = [one.get(end) for one in (before, after) for end in _ENDS[by]]
-    verdict: Verdict = "unknown"
+    speeds, ratio = _speeds(before, after, by)
+    verdict = _verdict(before, after, _ENDS[by])
     chance = None
-    if None not in ends:
-        low, high, new_low, new_high = (float(end or 0) for end in ends)
-        verdict = "slower" if new_high < low else "faster" if new_low > high else "same"
+    if verdict != "unknown":
         repeats = before["repeats"], after["repeats"]
         chance = 2 / comb(sum(repeats), repeats[0])
     if run[1] == "baseline" and by == "speedup":
@@ -131,7 +157,43 @@ def _difference(
         alpha=(before.get("alpha"), after.get("alpha")),
         accepts_otherwise=old is not None and new is not None and _accepts_otherwise(old, new),
         status=(before.get("status"), after.get("status")),
+        groups=tuple(_groups(before, after, by)),
     )
+
+
+def _speeds(
+    before: Mapping[str, Any], after: Mapping[str, Any], by: Speed
+) -> tuple[tuple[float | None, float | None], float | None]:
+    """Return the speeds before and after, and their ratio."""
+    first, second = before.get(by), after.get(by)
+    return (first, second), second / first if first and second else None
+
+
+def _verdict(before: Mapping[str, Any], after: Mapping[str, Any], ends: tuple[str, str]) -> Verdict:
+    """Return whether intervals of a speed overlap."""
+    found = [one.get(end) for one in (before, after) for end in ends]
+    if None in found:
+        return "unknown"
+    low, high, new_low, new_high = (float(end or 0) for end in found)
+    return "slower" if new_high < low else "faster" if new_low > high else "same"
+
+
+def _groups(before: Mapping[str, Any], after: Mapping[str, Any], by: Speed) -> Iterator[GroupChange]:
+    there = {tuple(one["group"]): one for one in before.get("groups", ())}
+    for new in after.get("groups", ()):
+        old = there.get(tuple(new["group"]))
+        if old is None or not any(new["group"]):  # all prompts are the run itself
+            continue
+        speeds, ratio = _speeds(old, new, by)
+        rates = old.get("alpha"), new.get("alpha")
+        otherwise = _verdict(old, new, ("alpha_low", "alpha_high")) in ("faster", "slower")
+        if after["config"]["sampling"]["temperature"] == 0:
+            otherwise = None not in rates and rates[0] != rates[1]
+        yield GroupChange(
+            group_label(tuple(new["group"])),
+            *(speeds, ratio, _verdict(old, new, (f"{by}_low", f"{by}_high"))),
+            *(rates, otherwise),
+        )
 
 
 def _settings(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:

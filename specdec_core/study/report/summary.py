@@ -20,6 +20,7 @@ from specdec_core.study.report.expectation import (
     verify_cost,
 )
 from specdec_core.study.report.groups.figures import GroupSummary, summarise_groups
+from specdec_core.study.report.groups.requests import with_requests
 from specdec_core.study.report.quality import assess_repeats
 from specdec_core.study.report.requests import run_requests
 from specdec_core.study.report.run_fields import ReplayedOn, RunCounts, RunExpectation, RunRequests, RunSpeed
@@ -151,7 +152,10 @@ def _of_task(result: StudyResult, task: Task) -> list[RunSummary]:
         speeds=(config.batch_size == 1 or not config.auto_find_batch_size)
         and not any(one.engine and max(one.engine.concurrency, config.batch_size) > 1 for one in task.runs),
     )
-    return [replace(one, groups=groups.get(one.name, ())) for one in summaries]
+    runs = {name: result.of_run(task, name) for name in groups}
+    baseline = runs.get(BASELINE, {})
+    full = {name: with_requests(own, task.prompts, runs[name], baseline) for name, own in groups.items()}
+    return [replace(one, groups=tuple(full.get(one.name, ()))) for one in summaries]
 
 
 class _TaskMetrics:

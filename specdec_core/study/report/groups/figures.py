@@ -9,7 +9,7 @@ of all groups and pairs of runs are adjusted together by Holm's method. Imports 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import combinations
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
@@ -92,6 +92,9 @@ class GroupSummary:
         tokens: New tokens, over all repeats.
         figures: What is known of `MEASURES`.
         differences: How it differs from the runs before it in its task.
+        quality: How its outputs compare with those of the baseline and with references: `exact`, and the scores if
+            there are references. None for a replay.
+        percentiles: Of its requests, as in `RunRequests`; empty if nothing was measured for each request.
     """
 
     group: Group
@@ -99,6 +102,8 @@ class GroupSummary:
     tokens: float
     figures: Mapping[Measure, Figure]
     differences: tuple[GroupDifference, ...] = ()
+    quality: Mapping[str, float] | None = None
+    percentiles: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
     def flat(self) -> dict[str, Any]:
         """Return the findings as `results.jsonl` has them; figures have the names that they have for a run."""
@@ -107,6 +112,8 @@ class GroupSummary:
             figure = self.figures.get(name)
             ends = (None, None, None) if figure is None else (figure.value, figure.low, figure.high)
             plain |= dict(zip((name, f"{name}_low", f"{name}_high"), ends, strict=True))
+        plain |= {} if self.quality is None else {"quality": dict(self.quality)}
+        plain |= {"percentiles": dict(self.percentiles)} if self.percentiles else {}
         return plain | {"differences": [vars(one) for one in self.differences]}
 
 

@@ -32,6 +32,8 @@ _HEADINGS: dict[Measure, str] = {
     "speedup": "Speed-up",
 }
 _BEST = "*"
+SCORE = "chrf"
+"""The score that the tables show, as that of a whole run."""
 
 
 @dataclass(frozen=True)
@@ -150,6 +152,21 @@ def _table(matrix: Matrix, notes: Sequence[str]) -> ReportTable:
     ]
     columns = (*labels, Column("prompts"), *map(Column, matrix.runs))
     return ReportTable(columns, tuple(rows), tuple(notes), matrix.heading, stub=len(labels) + 1)
+
+
+def quality_by_group(summaries: Sequence[RunSummary]) -> ReportTable | None:
+    """Return the scores of each run by group; None without groups, or without references."""
+    runs = [one for one in summaries if any(SCORE in (group.quality or {}) for group in one.groups)]
+    if not runs:
+        return None
+    columns = grouping_columns(runs)
+    rows = []
+    for index, group in enumerate(runs[0].groups):
+        scores = (number((one.groups[index].quality or {}).get(SCORE), 1) for one in runs)
+        rows.append(Row((*_labels(group.group), *scores), "dim" if None in group.group else ""))
+    labels = [Column(name, numeric=False) for name in columns]
+    title = f"chrF by {' and '.join(columns)}"
+    return ReportTable((*labels, *(Column(one.name) for one in runs)), tuple(rows), (), title, stub=len(labels))
 
 
 def _labels(group: Group) -> tuple[str, ...]:

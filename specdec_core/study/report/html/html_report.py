@@ -21,6 +21,7 @@ from specdec_core.study.report.groups.tables import (
     matrices,
     matrix_notes,
     nothing_known,
+    quality_by_group,
 )
 from specdec_core.study.report.html import charts
 from specdec_core.study.report.html.heat_map import heat_map, prompt_groups, trace
@@ -200,6 +201,7 @@ class _Section:
         self.group_notes = [*(matrix_notes(found) if found else ()), *filter(None, [nothing_known(grouped)])]
         self.findings = findings(grouped)
         self.differences = difference_tables(grouped)
+        self.quality_by_group = quality_by_group(grouped)
         groups = [one.group for one in grouped[0].groups] if grouped and prompts else []
         self.prompt_groups = prompt_groups(prompts, groups, self.number)
 
