@@ -90,7 +90,7 @@ def test_groups_that_changed_are_shown(results):
                 "speedup_low": value - 0.1,
                 "speedup_high": value + 0.1,
             }
-            for name, s in speedups.items()
+            for name, value in speedups.items()
         ]
         return row(**greedy, groups=[*each, {"group": [None], "alpha": 0.5}])
 
