@@ -103,7 +103,7 @@ def _slower() -> str:
     slower = [row for row in rows if row["ratio"]["median"] < 1]
     groups: dict[str, list[str]] = {}
     for row in slower:
-        name = f"{row['method']} at T = {row['temperature']:g} and batch size {row['batch_size']}"
+        name = f"{_METHODS[row['method']][0]} at T = {row['temperature']:g} and batch size {row['batch_size']}"
         compiled = " compiled" if "compiled" in row["configuration"] else ""
         groups.setdefault(name, []).append(f"{row['size']}{compiled} {row['ratio']['median']:.2f}")
     unpacked = all("packed" not in row["configuration"] for row in slower)
