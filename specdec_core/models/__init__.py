@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from specdec_core._lazy import lazy_attributes
 
 if TYPE_CHECKING:
-    from specdec_core.models.device import inference_only, moved, uploaded
+    from specdec_core.models.device import fetched_later, inference_only, moved, uploaded
     from specdec_core.models.fast.compiling import compile_model
     from specdec_core.models.fast.packing import pack, unpack
     from specdec_core.models.fast.tensor_parallel import open_session
@@ -37,6 +37,7 @@ __all__ = [
     "PrefixCache",
     "bytes_of_characters",
     "compile_model",
+    "fetched_later",
     "first_layers",
     "inference_only",
     "inflate",
@@ -66,7 +67,7 @@ lazy_attributes(
         "specdec_core.models.load.byte_level": ("bytes_of_characters",),
         "specdec_core.models.load.checkpoint": ("without_progress_bar",),
         "specdec_core.models.fast.compiling": ("compile_model",),
-        "specdec_core.models.device": ("inference_only", "moved", "uploaded"),
+        "specdec_core.models.device": ("fetched_later", "inference_only", "moved", "uploaded"),
         "specdec_core.models.run.encoder": ("Encoded",),
         "specdec_core.models.inflation": ("inflate",),
         "specdec_core.models.load.loading": ("load_model", "wrap_model"),

@@ -124,6 +124,26 @@ def moved(tensor: Tensor, device: torch.device | str, dtype: torch.dtype | None 
     return tensor.to(device, dtype or tensor.dtype, non_blocking=device.type != "cpu")
 
 
+def fetched_later(tensor: Tensor) -> Callable[[], Any]:
+    """Begin to copy a tensor to the CPU; return what gives its values, as a list.
+
+    That waits only for a GPU that has not finished the copy by then.
+    """
+    there = tensor.to("cpu", non_blocking=True, copy=True)
+    if tensor.device.type != "cuda":
+        return there.tolist
+    with torch.cuda.device(tensor.device):
+        copied = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        copied.record()
+
+    def values() -> Any:
+        if not copied.query():  # type: ignore[no-untyped-call]
+            copied.synchronize()
+        return there.tolist()
+
+    return values
+
+
 def uploaded(numbers: Any, device: torch.device | str, dtype: torch.dtype | None = None) -> Tensor:
     """Return numbers of Python's, or of an array, as a tensor on a device, without waiting for it.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
+from itertools import product
 
 import pytest
 import torch
@@ -198,8 +199,10 @@ def test_nothing_is_read_before_it_has_arrived(places):
         assert decode(Decoder(target_on(target), Drawing(drafter), gamma=3, temperature=1)) == expected
 
 
-@pytest.mark.parametrize("who", [None, "transformer", "bigram", "early-exit"])
-@pytest.mark.parametrize("gamma", ["fixed", "tree"])
+@pytest.mark.parametrize(
+    ("who", "gamma"),
+    [*product((None, "transformer", "bigram", "early-exit"), ("fixed", "tree")), ("translated", "fixed")],
+)
 def test_copies_may_arrive_late(device, simulated, who, gamma):
     def make(where):
         drafted = {"drafter": catalogue_on(where).make(who), "gamma": gamma_of(gamma)} if who else {}

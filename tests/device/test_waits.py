@@ -5,20 +5,17 @@ from __future__ import annotations
 from dataclasses import asdict
 
 import pytest
+import torch
 
 from specdec_core.costs.gpu.device import host_costs
+from specdec_core.models import fetched_later
 from tests.device.counting import cases
+from tests.simulated_gpu import counted, late_copies
 
 KNOWN = host_costs()
 pytestmark = pytest.mark.usefixtures("simulated")
 
-MORE_FETCHES = {
-    "hierarchical": 4,
-    "translated": 2,
-    "translated, slem": 3,
-    "transformer, 3 beams": 4,
-    "ngram, tree": 5,
-}
+MORE_FETCHES = {"hierarchical": 4, "translated, slem": 2, "transformer, 3 beams": 4}
 """Those that compute in Python between forward passes; all others fetch once."""
 
 
@@ -33,6 +30,16 @@ def test_a_step_costs_the_host_no_more_than_it_did(setting, case):
     known = KNOWN[setting][case.name]
     grown = {name: (known[name], count) for name, count in asdict(cost).items() if count > known[name]}
     assert not grown, f"known and counted now; if it must be, run benchmarks/launches.py:\n{grown}\n{where}"
+
+
+def test_what_is_fetched_later_waits_only_where_it_has_not_arrived(device):
+    x = torch.tensor([[1, 2], [3, 4]], device=device)
+    for arrived in (True, False):
+        with late_copies(), counted() as counts:
+            values = fetched_later(x)
+            x.cpu() if arrived else None
+            assert values() == [[1, 2], [3, 4]]
+        assert (counts.waits, counts.of("synchronize")) == (1, not arrived)
 
 
 def test_all_cases_are_known():

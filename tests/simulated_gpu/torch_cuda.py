@@ -30,7 +30,7 @@ def names(native: ModuleType) -> dict[str, Any]:
         def wait(self, stream: Any = None) -> None: ...
 
         def query(self) -> bool:
-            return True
+            return native.finished()
 
         def synchronize(self) -> None:
             native.wait("torch.cuda.Event.synchronize")

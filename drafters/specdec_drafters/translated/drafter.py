@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +24,7 @@ from specdec_core.interface import (
     TargetInfo,
 )
 from specdec_core.interface.errors import PluginWarning
-from specdec_core.models import load_outline
+from specdec_core.models import fetched_later, load_outline
 from specdec_core.registry import nested_settings
 from specdec_drafters.common.draft_model_loading import make_nested
 from specdec_drafters.translated.config import TranslatedConfig
@@ -34,8 +34,6 @@ from specdec_drafters.translated.shared import SharedTokens, shared_tokens
 from specdec_drafters.translated.spelling import spelling_of
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from specdec_core.models import ModelOutline
 
 _FEW = 0.1
@@ -181,7 +179,7 @@ class _TranslatedSession(DraftSession):
         self._session = self._translated.drafter.open(self._own_info())
         self._told: list[list[int]] = [[] for _ in self._texts]
         self._views = tuple(map(TokenView, self._told))
-        self._last: tuple[Tensor, tuple[int, ...]] | None = None
+        self._last: tuple[Callable[[], list[list[int]]], tuple[int, ...]] | None = None
         self._asked = False
         for text in self._texts:
             text.unchanged = 0
@@ -221,14 +219,15 @@ class _TranslatedSession(DraftSession):
     def _drafted(self, request: DraftRequest) -> Proposal:
         size = self._translated.shared.drafter_size
         proposal = check_form(self._session.propose(request), request.budget, size)
-        # Copied, since the drafter may reuse its memory; read in the next step, when the device has long finished.
-        self._last = proposal.tokens.clone(), proposal.lengths
+        # Read in the next step, when the device has long finished.
+        self._last = fetched_later(proposal.tokens), proposal.lengths
         return proposal
 
     def _draft_text(self, tokens: Sequence[Sequence[int]], budget: Sequence[int]) -> Proposal:
         size = self._translated.shared.drafter_size
         proposal = self._drafted(greedy_request(self._views, budget, size, self._info.device))
-        drafts = _rows(proposal.tokens, proposal.lengths)
+        drafts = _cut(proposal.tokens.tolist(), proposal.lengths)
+        self._last = (lambda: drafts), proposal.lengths
         split = self._translated.texts.split
         rows = zip(self._texts, tokens, drafts, budget, strict=True)
         return Proposal.from_rows(
@@ -266,7 +265,7 @@ class _TranslatedSession(DraftSession):
     def _tell(self) -> None:
         """Report the last draft's outcome, and what the text has changed to where it changed."""
         used = self._last is not None
-        drafts = [[] for _ in self._texts] if self._last is None else _rows(*self._last)
+        drafts = [[] for _ in self._texts] if self._last is None else _cut(self._last[0](), self._last[1])
         self._last = None
         kept = [self._kept(*row) for row in zip(self._told, drafts, self._texts, strict=True)]
         before = [len(told) for told in self._told]
@@ -300,5 +299,5 @@ class _TranslatedSession(DraftSession):
         return start + common([*told[start:], *draft], text.ids[start:])
 
 
-def _rows(tokens: Tensor, lengths: Sequence[int]) -> list[list[int]]:
-    return [row[:n] for row, n in zip(tokens.tolist(), lengths, strict=True)]
+def _cut(rows: Sequence[list[int]], lengths: Sequence[int]) -> list[list[int]]:
+    return [row[:n] for row, n in zip(rows, lengths, strict=True)]

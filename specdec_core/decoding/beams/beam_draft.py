@@ -31,7 +31,7 @@ from specdec_core.interface import (
     StepReport,
 )
 from specdec_core.interface.tree import TreeShape
-from specdec_core.models.device import uploaded
+from specdec_core.models.device import moved, uploaded
 from specdec_core.sampling.logits import LogitsToProbs
 
 _NO_BEAM = -1e8
@@ -146,7 +146,7 @@ class DraftSearch:
         to_probs: LogitsToProbs,
         record: DraftRecord,
         prefixes: Sequence[Sequence[int]],
-        uniforms: Callable[[], Tensor],  # noqa: ARG002  (drafts are greedy)
+        numbers: Callable[[], Sequence[Sequence[float]]],  # noqa: ARG002  (drafts are greedy)
     ) -> BeamDraft:
         """Return this step's draft."""
         return BeamDraft(budget, to_probs, record, prefixes, self.scores, self)
@@ -155,7 +155,8 @@ class DraftSearch:
 class BeamDraft:
     """One step's draft: the levels of the drafter's beam search.
 
-    Each level waits for the device once: how many of its nodes belong to which row depends on their scores.
+    Each level waits for the device of the logits once: how many of its nodes belong to which row depends on their
+    scores.
 
     Args:
         budget: The maximum number of nodes of each row: u times the levels of its prompt, 0 for finished ones.
@@ -217,6 +218,8 @@ class BeamDraft:
         Args:
             logits: `[R, P, V]`, the logits after each node of the level before.
         """
+        self._record = self._record if self._level else self._record.on(logits.device)
+        logits = moved(logits, self._record.device)
         rows, leaves, vocab = logits.shape
         beams, width = self._search.beams, self._search.width
         pairs = zip(self._paths, self._open(), strict=True)

@@ -47,6 +47,7 @@ class DraftRecord:
         self._buffer: Tensor | None = None
         self._columns = torch.zeros(batch_size, max_gamma, dtype=torch.long, device=device)
         self._views: list[Tensor] = []  # of its columns, which are taken in every step
+        self._beside: DraftRecord | None = None
         self.clear()
 
     def clear(self) -> None:
@@ -71,6 +72,14 @@ class DraftRecord:
         if self._buffer is None:
             self._buffer = torch.zeros(self._shape, dtype=torch.float32, device=self.device)
         return self._buffer
+
+    def on(self, device: torch.device) -> DraftRecord:
+        """Return a record on a device for what is drawn there: this one, or another that is made once."""
+        if device.type == self.device.type:
+            return self
+        if self._beside is None:
+            self._beside = DraftRecord(*self._shape, device)
+        return self._beside
 
     def next_q(self) -> Tensor:
         """Return the buffer for the q of the next position, `[B, V]` float32."""

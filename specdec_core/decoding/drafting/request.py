@@ -20,6 +20,7 @@ from specdec_core.decoding.drafting.request_checks import (
 )
 from specdec_core.decoding.drafting.sampler import DraftSampler
 from specdec_core.decoding.drafting.tree_draft import LevelDraft, TreeDraft
+from specdec_core.decoding.drafting.validation import copied
 from specdec_core.interface import Branches, Candidates, Dense, PluginError, PointMass, Proposal
 from specdec_core.interface.tree import TreeShape
 from specdec_core.models import inference_only
@@ -34,8 +35,10 @@ from specdec_core.sampling.candidates import (
 from specdec_core.sampling.generators import RowGenerators
 from specdec_core.sampling.logits import LogitsToProbs, argmax
 
+Numbers: TypeAlias = list[list[float]]
+"""Random numbers of each sequence."""
 NewTree: TypeAlias = Callable[
-    [TreeShape, Sequence[int], LogitsToProbs, DraftRecord, Sequence[Sequence[int]], Callable[[], Tensor]],
+    [TreeShape, Sequence[int], LogitsToProbs, DraftRecord, Sequence[Sequence[int]], Callable[[], Numbers]],
     LevelDraft,
 ]
 """Makes a step's draft of a shape, given what `TreeDraft` is given."""
@@ -112,7 +115,7 @@ class DraftRecorder:
         self._keep_drafting = keep_drafting
         self._left = list(budget)
         self._lengths = [0] * len(budget)
-        self._numbers: list[list[float]] | None = None
+        self._numbers: Numbers | None = None
         self._uniforms: Tensor | None = None
         self._step = step or object()
         self._drawn_directly = False
@@ -124,7 +127,7 @@ class DraftRecorder:
         self._shape_asked, self._depth = tree, budget if depth is None else depth
         self._tree: LevelDraft | None = None
         if tree is not None:
-            self._tree = self._new_tree(tree, budget, self._to_probs, self._record, tokens, self._step_uniforms)
+            self._tree = self._new_tree(tree, budget, self._to_probs, self._record, tokens, self._take_numbers)
 
     @property
     def tokens(self) -> Sequence[Sequence[int]]:
@@ -159,7 +162,7 @@ class DraftRecorder:
         if not self._tree.wants_more():
             raise PluginError("branch() was called although wants_more() was False: the tree is drafted.")
         check_values(logits, "logits", "[B, P, V]", (self._shape[0], self._tree.width, self._shape[2]))
-        drawn = self._tree.branch(moved(logits, self._device))
+        drawn = self._tree.branch(logits if logits.device.type == "cpu" else moved(logits, self._device))
         # Copied, since the drafter may change what it gets.
         tokens, parents = (moved(part.clone(), logits.device) for part in (drawn.tokens, drawn.parents))
         return Branches(tokens, parents, drawn.lengths)
@@ -299,6 +302,8 @@ class DraftRecorder:
         """Return everything drawn since `start`, as views of buffers that are valid until the next step."""
         if self._tree is not None:
             proposal = self._tree.proposal()
+            if proposal.tokens.device.type != self._device.type:
+                proposal = copied(proposal, self._device)
         else:
             proposal = Proposal(self._record.tokens(), tuple(self._lengths), self._record.q())
         if not self._drawn_directly:
@@ -364,7 +369,7 @@ class DraftRecorder:
             self._uniforms = uploaded(self._take_numbers(), self._device, torch.float64)
         return self._uniforms
 
-    def _take_numbers(self) -> list[list[float]]:
+    def _take_numbers(self) -> Numbers:
         """Return the random numbers of each row for this step."""
         if self._numbers is None:
             # Each row consumes as many as its own budget, so that its tokens do not depend on its neighbours.

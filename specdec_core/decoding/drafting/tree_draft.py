@@ -16,7 +16,7 @@ from torch import Tensor
 from specdec_core.decoding.drafting.draft_record import DraftRecord
 from specdec_core.interface import Branches, Dense, PointMass, Proposal, TokenTree
 from specdec_core.interface.tree import TreeShape
-from specdec_core.models.device import uploaded
+from specdec_core.models.device import moved, uploaded
 from specdec_core.sampling.generators import draw
 from specdec_core.sampling.logits import LogitsToProbs
 
@@ -45,9 +45,9 @@ class TreeDraft:
         shape: What to draw.
         budget: The maximum number of nodes of each sequence.
         to_probs: The sampling settings for drafts.
-        record: Holds the tokens and q.
+        record: Holds the tokens and q; one beside it does where logits come from the CPU.
         prefixes: The committed tokens of each sequence.
-        uniforms: Returns the random numbers of this step, `[B, K]` float64 on the device of the record.
+        numbers: Returns K random numbers of each sequence for this step.
     """
 
     def __init__(
@@ -57,14 +57,15 @@ class TreeDraft:
         to_probs: LogitsToProbs,
         record: DraftRecord,
         prefixes: Sequence[Sequence[int]],
-        uniforms: Callable[[], Tensor],
+        numbers: Callable[[], Sequence[Sequence[float]]],
     ) -> None:
         self._shape = shape
         self._budget = budget
         self._to_probs = to_probs
         self._record = record
         self._prefixes = prefixes
-        self._uniforms = uniforms
+        self._numbers = numbers
+        self._uniforms: Tensor | None = None  # [B, K] float64
         self._level = self._drawn = self._before = 0
         self._last = (1,) * len(budget)  # nodes of the level before: at first the committed text
         self._weights: Tensor | None = None  # [B, P], the probability of the path to each of them
@@ -99,6 +100,9 @@ class TreeDraft:
         Args:
             logits: `[B, P, V]`, the logits after each node of the level before.
         """
+        # Drafters that compute on the CPU need each level there: it is drawn where they are.
+        self._record = self._record if self._level else self._record.on(logits.device)
+        logits = moved(logits, self._record.device)
         batch, leaves, vocab = logits.shape
         counts = self._counts()
         width = max(counts)
@@ -154,7 +158,9 @@ class TreeDraft:
         """Return the tokens and the indices of their parents, each `[B, M]`, drawn without replacement."""
         batch, _, _ = q.shape
         left = q.clone()  # without the tokens that were drawn
-        uniforms = self._uniforms()[:, self._drawn : self._drawn + width]
+        if self._uniforms is None:
+            self._uniforms = uploaded(self._numbers(), q.device, torch.float64)
+        uniforms = self._uniforms[:, self._drawn : self._drawn + width]
         tokens = torch.zeros(batch, width, dtype=torch.long, device=q.device)
         rows = torch.arange(batch, device=q.device)[:, None]
         if isinstance(self._shape, TokenTree):

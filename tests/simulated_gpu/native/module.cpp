@@ -77,6 +77,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("launches", [] { return launches.load(); });
   m.def("allocations", [] { return allocations.load(); });
   m.def("bytes", [] { return bytes.load(); });
+  m.def("finished", [] { return in_flight.empty(); });
   m.def("wait", [](const std::string& name) { wait("synchronize", name); });
   m.def("set_late", [](bool on) { arrive(); late = on; });
   m.def("device_count", [] { return DEVICES; });
