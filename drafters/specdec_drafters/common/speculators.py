@@ -7,7 +7,7 @@ References:
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -97,13 +97,16 @@ class Checkpoint:
     tensors: Mapping[str, Tensor]
 
 
-def read_checkpoint(model: str, folder: Path, drafter: str) -> Checkpoint:
+def read_checkpoint(
+    model: str, folder: Path, drafter: str, convert: Mapping[str, Callable[[Checkpoint], Checkpoint]] | None = None
+) -> Checkpoint:
     """Read a draft head.
 
     Args:
         model: A folder, a hub name, or a head that ships, such as `builtin:eagle3`.
         folder: Base for relative paths.
         drafter: Name of the drafter, for error messages.
+        convert: How heads of other formats are converted, by architecture.
 
     Raises:
         ModelError: It is not there, or no draft head in this format.
@@ -112,7 +115,11 @@ def read_checkpoint(model: str, folder: Path, drafter: str) -> Checkpoint:
     found = model_folder(model, folder) if shipped is None else shipped.parent
     config = _read_json(_file(model, found, "config.json"))
     if not isinstance(config.get("speculators_model_type"), str):
-        kind = ", ".join(map(str, config.get("architectures") or [config.get("model_type")]))
+        names = [str(name) for name in config.get("architectures") or ()]
+        known = next((name for name in names if convert and name in convert), None)
+        if convert and known:
+            return convert[known](Checkpoint(model, config, _read_weights(model, found)))
+        kind = ", ".join(names or [str(config.get("model_type"))])
         raise ModelError(
             f"drafter {drafter!r}: {model} is not in the format of the speculators package: its config.json has "
             f"no speculators_model_type (it is a {kind}). Convert it with that package (`speculators convert`), "
@@ -126,7 +133,12 @@ def _is_no_model(config: Path) -> bool:
 
 
 def open_checkpoint(
-    kind: type[C], model: str, target: TargetInfo | None, drafter: str, types: Sequence[str] = ()
+    kind: type[C],
+    model: str,
+    target: TargetInfo | None,
+    drafter: str,
+    types: Sequence[str] = (),
+    convert: Mapping[str, Callable[[Checkpoint], Checkpoint]] | None = None,
 ) -> tuple[Checkpoint, C]:
     """Read a draft head of some type, and check that it was not trained for another target.
 
@@ -136,11 +148,12 @@ def open_checkpoint(
         target: The target; None if it is not known.
         drafter: Name of the drafter.
         types: Each `speculators_model_type` that it takes; by default that of its name.
+        convert: How heads of other formats are converted; see `read_checkpoint`.
 
     Raises:
         ModelError: It is not there, of another type or for another target, or its config is not valid.
     """
-    checkpoint = read_checkpoint(model, Path() if target is None else target.folder, drafter)
+    checkpoint = read_checkpoint(model, Path() if target is None else target.folder, drafter, convert)
     found = checkpoint.config["speculators_model_type"]
     types = types or (drafter,)
     if found not in types:

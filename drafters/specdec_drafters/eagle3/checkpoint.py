@@ -21,6 +21,7 @@ from specdec_drafters.common.speculators import (
     write_checkpoint,
 )
 from specdec_drafters.eagle3.model import ARCHITECTURES, Eagle3Head, HeadShape
+from specdec_drafters.eagle3.native import ARCHITECTURES as NATIVE
 
 TYPES = TYPE, PARALLEL_TYPE = "eagle3", "peagle"
 """The `speculators_model_type` of heads that draft token by token, and of those that draft in one pass."""
@@ -112,7 +113,7 @@ def read_eagle3(model: str, target: TargetInfo) -> tuple[Eagle3Head, tuple[int, 
         ModelError: It is not there, is not complete, is of another type, or does not fit the target.
     """
     features = target_features(target, TYPE)
-    checkpoint, config = open_checkpoint(Eagle3SpeculatorConfig, model, target, TYPE, TYPES)
+    checkpoint, config = open_checkpoint(Eagle3SpeculatorConfig, model, target, TYPE, TYPES, NATIVE)
     layers = config.layers(features, model)
     shape = config.shape(features.hidden_size, model)
     check_sizes(config, shape.layer.get("vocab_size"), shape.target_size, target, model, TYPE)
@@ -136,7 +137,7 @@ def write_for_vllm(model: str, folder: Path) -> dict[str, Any]:
         ConfigError: vLLM cannot complete the head.
         ModelError: It is not there, or not of this format.
     """
-    checkpoint, config = open_checkpoint(Eagle3SpeculatorConfig, model, None, TYPE, TYPES)
+    checkpoint, config = open_checkpoint(Eagle3SpeculatorConfig, model, None, TYPE, TYPES, NATIVE)
     shape = config.shape(0, model)
     vocab = shape.layer.get("vocab_size")
     if "lm_head.weight" not in checkpoint.tensors and config.draft_vocab_size != vocab:

@@ -20,8 +20,8 @@ class Eagle3Config(DrafterConfig):
     needs_hidden_states: ClassVar[bool] = True
 
     model: Annotated[str, Field(min_length=1)]
-    """An EAGLE-3 head for this target in the format of the speculators package: a folder, a hub name, or
-    `builtin:eagle3`."""
+    """An EAGLE-3 head for this target, in the format of the speculators package or of EAGLE's authors: a folder, a
+    hub name, or `builtin:eagle3`."""
 
     vllm_method: ClassVar[str | None] = "eagle3"
 
