@@ -80,7 +80,8 @@ class _Eagle3Session(ModelDraftSession):
 
     def __init__(self, drafter: Eagle3Drafter, session: SessionInfo) -> None:
         head = drafter.head
-        if head.mask_hidden is None:
+        self._mask_state = None if head.mask_hidden is None else head.combine(head.mask_hidden)
+        if self._mask_state is None:
             super().__init__(drafter.loaded, session, hidden_layers=(CARRIED,))
         else:
             super().__init__(drafter.loaded, session, mask_token=head.shape.mask_token_id)
@@ -96,10 +97,9 @@ class _Eagle3Session(ModelDraftSession):
             for row, (first, count) in enumerate(zip(self._kept, counts, strict=True))
         ]
         before = torch.stack([pad(one, (0, 0, max(counts) - len(one), 0)) for one in states])
-        if not masks:
+        if self._mask_state is None:
             return before
-        head = self._drafter.head
-        return torch.cat([before, head.combine(head.mask_hidden).expand(len(before), masks, -1)], dim=1)
+        return torch.cat([before, self._mask_state.expand(len(before), masks, -1)], dim=1)
 
     def _states_after(self, drawn: Branches) -> Tensor:
         """Return the head's own states of the tokens that each was drawn after, `[B, M, D]`."""
