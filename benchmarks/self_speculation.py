@@ -1,7 +1,7 @@
 """Drafters made of the target, on a CPU: the time of a forward pass over one token beside that of the target.
 
 A Llama with random, packed weights in float32 and its copies are timed in turns: in bfloat16; in 8 and 4 bits as
-the drafter `quantised` has them, and in 8 bits as torchao has them if it is installed; and its first layers, as
+the drafter `quantized` has them, and in 8 bits as torchao has them if it is installed; and its first layers, as
 `early-exit` has them.
 
     python benchmarks/self_speculation.py
@@ -23,7 +23,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from specdec_core.models import LoadedModel, ModelSession, pack, wrap_model
 from specdec_core.models.fast.packing import pack_as_set
 from specdec_drafters.early_exit.model import cost_share, exit_after
-from specdec_drafters.quantised.model import quantised_copy
+from specdec_drafters.quantized.model import quantized_copy
 
 
 def main() -> None:
@@ -83,7 +83,7 @@ def copies(model: LlamaForCausalLM, exits: list[int]) -> Iterator[tuple[str, Loa
     # Plain where this CPU has no product of packed bfloat16 weights.
     yield "bfloat16", pack_as_set(wrap_model(copy.deepcopy(model).to(torch.bfloat16)), "auto")
     for bits in (8, 4):
-        yield f"quantised, {bits} bits", quantised_copy(target, bits)
+        yield f"quantized, {bits} bits", quantized_copy(target, bits)
     if find_spec("torchao") is not None:
         from torchao.quantization import Int8DynamicActivationInt8WeightConfig, Int8WeightOnlyConfig, quantize_
 

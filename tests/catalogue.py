@@ -79,8 +79,8 @@ _CATALOGUE: dict[str, tuple[str, dict[str, Any]]] = {
     "transformer": ("transformer", {}),
     "early-exit": ("early-exit", {"layers": 1}),
     "early-exit-trained": ("early-exit", {}),
-    "quantised": ("quantised", {}),
-    "quantised-4": ("quantised", {"bits": 4}),
+    "quantized": ("quantized", {}),
+    "quantized-4": ("quantized", {"bits": 4}),
     "parallel": ("parallel", {"count": 3}),
     "heads": ("heads", {}),
     "eagle3": ("eagle3", {}),
@@ -92,7 +92,7 @@ _CATALOGUE: dict[str, tuple[str, dict[str, Any]]] = {
     "hierarchy-bigram": ("hierarchical", {"drafter": "bigram", "gamma": Gamma(2)}),
     "hierarchy-chain": ("hierarchical", {"drafter": "chain", "gamma": Gamma(2)}),
     "hierarchy-exit": ("hierarchical", {"middle": "early-exit", "drafter": "bigram", "gamma": Gamma(2)}),
-    "hierarchy-quantised": ("hierarchical", {"middle": "quantised", "drafter": "bigram", "gamma": Gamma(2)}),
+    "hierarchy-quantized": ("hierarchical", {"middle": "quantized", "drafter": "bigram", "gamma": Gamma(2)}),
     "other-transformer": ("transformer", {}),
     "other-bigram": ("ngram", {"order": 2}),
     "translated": ("translated", {"drafter": "other-transformer"}),
@@ -183,7 +183,7 @@ class Catalogue:
         """Return one of `DRAFTERS`; with `afresh`, a new one."""
         if afresh or who not in self._made:
             name, settings = _CATALOGUE[who]
-            if name == "quantised" and self._info.device != "cpu":
+            if name == "quantized" and self._info.device != "cpu":
                 pytest.importorskip("torchao")
             settings = {key: self._written(value) for key, value in settings.items()}
             if "middle" not in settings:

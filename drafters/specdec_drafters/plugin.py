@@ -15,7 +15,7 @@ from specdec_drafters.mtp.config import MtpConfig
 from specdec_drafters.ngram.config import NgramConfig, NgramTrainerConfig
 from specdec_drafters.parallel.config import ParallelConfig, ParallelTrainerConfig
 from specdec_drafters.prompt_copy.config import PromptCopyConfig
-from specdec_drafters.quantised.config import QuantisedConfig
+from specdec_drafters.quantized.config import QuantizedConfig
 from specdec_drafters.random.config import RandomConfig
 from specdec_drafters.suffix.config import SuffixConfig
 from specdec_drafters.transformer.config import TransformerConfig, TransformerTrainerConfig
@@ -43,7 +43,7 @@ def specdec_drafters() -> list[PluginSpec]:
         PluginSpec(
             "drafter", "early-exit", "specdec_drafters.early_exit.drafter:EarlyExitDrafter", EarlyExitConfig
         ),
-        PluginSpec("drafter", "quantised", "specdec_drafters.quantised.drafter:QuantisedDrafter", QuantisedConfig),
+        PluginSpec("drafter", "quantized", "specdec_drafters.quantized.drafter:QuantizedDrafter", QuantizedConfig),
         PluginSpec("drafter", "heads", "specdec_drafters.heads.drafter:HeadsDrafter", HeadsConfig),
         PluginSpec("drafter", "parallel", "specdec_drafters.parallel.drafter:ParallelDrafter", ParallelConfig),
         PluginSpec("drafter", "eagle3", "specdec_drafters.eagle3.drafter:Eagle3Drafter", Eagle3Config),

@@ -99,7 +99,7 @@ def test_a_cache_is_read_once_and_copied_for_query_heads_only_where_several_toke
     assert unique[1] - unique[0] == pytest.approx(cached, rel=0.05)
 
 
-def test_execution_quantisation_and_more_gpus_cost_as_they_should() -> None:
+def test_execution_quantization_and_more_gpus_cost_as_they_should() -> None:
     device, work = find_device("a100"), ModelWork(find_shape("llama-2-7b")).count(1, context=100)
     fused, graph, eager = (device.seconds(work, execution=how) for how in ("fused", "graph", "eager"))
     assert fused < graph <= eager

@@ -389,9 +389,9 @@ def test_a_middle_model_of_another_vocabulary_is_refused(target, tmp_path):
         hierarchy(target, tmp_path, TableDrafter(VOCAB))
 
 
-@pytest.mark.parametrize("middle", [{"name": "early-exit", "layers": 1}, {"name": "quantised", "bits": 8}])
+@pytest.mark.parametrize("middle", [{"name": "early-exit", "layers": 1}, {"name": "quantized", "bits": 8}])
 def test_a_drafter_made_of_the_target_is_the_middle_model(target, middle, device):
-    if middle["name"] == "quantised" and device != "cpu":
+    if middle["name"] == "quantized" and device != "cpu":
         pytest.importorskip("torchao")
     registry = default_registry()
     made = {

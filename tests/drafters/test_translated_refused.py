@@ -95,9 +95,9 @@ def test_heads_on_the_targets_hidden_states_are_refused(info, own_info):
 
 def test_what_is_made_of_the_targets_weights_is_refused(info, folder):
     model = wrap_model(tiny_model("llama", VOCAB))
-    config = TranslatedConfig(drafter=settings(name="quantised"), tokenizer=str(folder))
+    config = TranslatedConfig(drafter=settings(name="quantized"), tokenizer=str(folder))
     registry = default_registry()
-    with pytest.raises(PluginError, match="'quantised' is made of the target's own weights, but this"):
+    with pytest.raises(PluginError, match="'quantized' is made of the target's own weights, but this"):
         registry.create("drafter", "translated", config, replace(info, model=model))
 
 

@@ -56,7 +56,7 @@ def test_names():
             "ngram",
             "parallel",
             "prompt-copy",
-            "quantised",
+            "quantized",
             "random",
             "suffix",
             "transformer",

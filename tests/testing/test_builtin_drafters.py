@@ -24,7 +24,7 @@ ONE_OF_EACH = [
     ("datastore", False),
     ("transformer", True),
     ("early-exit", False),
-    ("quantised-4", True),
+    ("quantized-4", True),
     ("parallel", False),
     ("heads", False),
     ("eagle3", True),
@@ -41,10 +41,10 @@ VARIANTS = [
     ("copy-frequent", False),
     ("suffix-alone", False),
     ("hierarchy-chain", True),
-    ("hierarchy-quantised", False),
+    ("hierarchy-quantized", False),
     ("early-exit-trained", True),
     ("eagle3-parallel", False),
-    ("quantised", False),
+    ("quantized", False),
     ("translated-bigram", True),
 ]
 """Settings that take another way through a drafter."""

@@ -21,7 +21,7 @@ class HierarchicalConfig(DrafterConfig, ModelSettings):
     model: Annotated[str, Field(min_length=1)] | None = None  # type: ignore[assignment]  # `middle` has one, too
     """The middle model: a folder, a hub name, or a built-in one: `builtin:target`, `builtin:drafter`."""
     middle: NestedDrafter | None = None
-    """Instead of `model`, a drafter that drafts with its own model, such as `early-exit` or `quantised`: that
+    """Instead of `model`, a drafter that drafts with its own model, such as `early-exit` or `quantized`: that
     is the middle model."""
 
     drafter: Annotated[Any, Nested("drafter", same_target=False)]

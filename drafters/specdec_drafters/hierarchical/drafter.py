@@ -72,6 +72,6 @@ def _middle_model(config: HierarchicalConfig, target: TargetInfo) -> LoadedModel
         name = getattr(config.middle, "name", type(drafter).__name__)
         raise ConfigError(
             f"drafter 'hierarchical': {name!r} in 'middle' drafts without its own model, which the drafter "
-            "below could accelerate. Name 'transformer', 'early-exit' or 'quantised' there, or a model in 'model'."
+            "below could accelerate. Name 'transformer', 'early-exit' or 'quantized' there, or a model in 'model'."
         )
     return drafter.loaded

@@ -25,7 +25,7 @@ WeightType: TypeAlias = Literal["float32", "bfloat16", "float16", "int8", "int4"
 """Dtype of the weights. With int8 and int4, the rest is in bfloat16."""
 
 REACHED: dict[WeightType, float] = {"int8": 0.78, "int4": 0.62}
-"""The part of `Device.bandwidth_share` that kernels of quantised weights reach, fitted to gpt-fast's table."""
+"""The part of `Device.bandwidth_share` that kernels of quantized weights reach, fitted to gpt-fast's table."""
 WEIGHT_BYTES: dict[WeightType, float] = {"float32": 4, "bfloat16": 2, "float16": 2, "int8": 1, "int4": 0.5625}
 """Bytes of a weight; int4 with a scale and a zero point in 16 bits for each group of 64."""
 
@@ -76,10 +76,10 @@ class Device:
             execution: How the pass runs.
             count: Number of devices that share each layer (tensor parallelism).
         """
-        quantised = weights in {"int8", "int4"}
-        share = WEIGHT_BYTES[weights] / 2 if quantised else 1.0
+        quantized = weights in {"int8", "int4"}
+        share = WEIGHT_BYTES[weights] / 2 if quantized else 1.0
         per_byte = 1e-9 / (self.bandwidth_gbs * self.bandwidth_share * REACHED.get(weights, 1.0)) / count
-        per_flop = 1e-12 / self.tflops["bfloat16" if quantised else weights] / count
+        per_flop = 1e-12 / self.tflops["bfloat16" if quantized else weights] / count
         total = launches = 0.0
         for one, times in work.operators.items():
             if execution == "fused" and not one.flops:

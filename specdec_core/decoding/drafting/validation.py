@@ -159,7 +159,7 @@ def as_tensor(value: object, what: str, expected: str, dtypes: tuple[torch.dtype
     if not isinstance(value, Tensor):
         raise PluginError(f"{what} are a {type(value).__name__}; expected a tensor, {expected}.")
     if value.is_nested or value.is_quantized or value.is_meta or value.layout is not torch.strided:
-        kinds = {"nested": value.is_nested, "quantised": value.is_quantized, "meta": value.is_meta}
+        kinds = {"nested": value.is_nested, "quantized": value.is_quantized, "meta": value.is_meta}
         kind = next((name for name, is_it in kinds.items() if is_it), str(value.layout).removeprefix("torch."))
         raise PluginError(f"{what} are a {kind} tensor; expected a dense one with its values, {expected}.")
     if dtypes is not None and value.dtype not in dtypes:

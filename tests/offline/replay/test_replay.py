@@ -253,7 +253,7 @@ def test_hidden_states_are_read_off_the_target_where_the_record_has_none(family,
 
 
 @pytest.mark.parametrize(
-    "drafter", [pytest.param({"name": "quantised"}, marks=pytest.mark.slow), {"name": "early-exit", "layers": 5}]
+    "drafter", [pytest.param({"name": "quantized"}, marks=pytest.mark.slow), {"name": "early-exit", "layers": 5}]
 )
 def test_a_drafter_made_of_the_target_has_it_loaded(drafter):
     record = read_record("builtin:code")
@@ -262,7 +262,7 @@ def test_a_drafter_made_of_the_target_has_it_loaded(drafter):
     one = replace(record, parts=(part,)), MemoryPart(part.header, [next(iter(part))])
     [acceptance] = DrafterReplay(*one, config, max_gamma=2).acceptance()
     accepted = acceptance.accept()[: len(acceptance), 0].mean()
-    assert (0.9 if drafter["name"] == "quantised" else 0.05) < accepted <= 1
+    assert (0.9 if drafter["name"] == "quantized" else 0.05) < accepted <= 1
 
 
 def test_drafters_are_loaded_by_their_settings(target):

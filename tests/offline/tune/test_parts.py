@@ -63,7 +63,7 @@ def test_every_drafter_that_ships_is_a_candidate_for_the_built_in_target():
         "hierarchical",
         "ngram",
         "prompt-copy",
-        "quantised",
+        "quantized",
         "random",
         "suffix",
         "transformer",
@@ -81,14 +81,14 @@ def test_drafters_that_need_settings_are_left_out_with_the_reason(tmp_path):
     assert {one.labels.drafter for one in study.runs[1:]} == {
         "early-exit",
         "prompt-copy",
-        "quantised",
+        "quantized",
         "random",
         "suffix",
     }
     assert "missing key 'model'" in left_out["transformer"]
     study, left_out = default_study(record_of("somebody/large", part, source="vllm"), registry=None)
     assert {one.labels.drafter for one in study.runs[1:]} == {"prompt-copy", "random", "suffix"}
-    assert "made of the target's weights, which an imported record does not name" in left_out["quantised"]
+    assert "made of the target's weights, which an imported record does not name" in left_out["quantized"]
     # An import has no settings of prompts: they are its token ids, in order.
     assert [prompt.tokens for prompt in study.tasks[0].prompts] == [(3, 1), (2,)]
 

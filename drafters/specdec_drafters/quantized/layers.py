@@ -20,8 +20,8 @@ _WIDE = 16
 """A layer of 4-bit weights has a multiple of this number of outputs."""
 
 
-class QuantisedLinear(nn.Module):
-    """A linear layer that multiplies with a quantised copy of its weights.
+class QuantizedLinear(nn.Module):
+    """A linear layer that multiplies with a quantized copy of its weights.
 
     Attributes:
         weight: `[out, in]`, the original weights, shared with the original layer.
@@ -40,7 +40,7 @@ class QuantisedLinear(nn.Module):
         return product if self.bias is None else product + self.bias
 
     def product(self, rows: Tensor) -> Tensor:
-        """Multiply rows `[N, in]` with the quantised weights; return `[N, out]`, float32 or bfloat16."""
+        """Multiply rows `[N, in]` with the quantized weights; return `[N, out]`, float32 or bfloat16."""
         raise NotImplementedError
 
     def extra_repr(self) -> str:
@@ -48,7 +48,7 @@ class QuantisedLinear(nn.Module):
         return f"in_features={self.in_features}, out_features={self.out_features}, bias={self.bias is not None}"
 
 
-class Int8Linear(QuantisedLinear):
+class Int8Linear(QuantizedLinear):
     """8-bit weights with a scale for each output, and 8-bit activations with a scale for each row.
 
     Rows are rounded when they are multiplied, each by itself, so that a token's logits depend on no other token's.
@@ -64,7 +64,7 @@ class Int8Linear(QuantisedLinear):
         self._zeros = torch.zeros(self.out_features, dtype=torch.int64)
 
     def product(self, rows: Tensor) -> Tensor:
-        """Multiply rows `[N, in]` with the quantised weights; return `[N, out]` float32."""
+        """Multiply rows `[N, in]` with the quantized weights; return `[N, out]` float32."""
         rows = rows.float()
         largest = rows.abs().amax(-1, keepdim=True).clamp_min_(_TINY)
         steps = activation_steps()
@@ -95,7 +95,7 @@ def activation_steps() -> int:
     return 127 if bool((product == 127 * 127 * 64).all()) else 63
 
 
-class Int4Linear(QuantisedLinear):
+class Int4Linear(QuantizedLinear):
     """4-bit weights with a scale and a zero point for each group of `GROUP`, multiplied with bfloat16."""
 
     def __init__(self, weight: nn.Parameter, bias: nn.Parameter | None) -> None:
@@ -110,7 +110,7 @@ class Int4Linear(QuantisedLinear):
         return weight.shape[1] % GROUP == 0 and weight.shape[0] % _WIDE == 0
 
     def product(self, rows: Tensor) -> Tensor:
-        """Multiply rows `[N, in]` with the quantised weights; return `[N, out]` bfloat16."""
+        """Multiply rows `[N, in]` with the quantized weights; return `[N, out]` bfloat16."""
         product: Tensor = torch.ops.aten._weight_int4pack_mm_for_cpu(
             rows.bfloat16(), *self._packed, GROUP, self._scales_and_zeros
         )

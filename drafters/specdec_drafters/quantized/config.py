@@ -1,4 +1,4 @@
-"""Settings of the quantised drafter. Importing this imports no torch."""
+"""Settings of the quantized drafter. Importing this imports no torch."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import ClassVar, Literal
 from specdec_core.interface import DrafterConfig
 
 
-class QuantisedConfig(DrafterConfig):
+class QuantizedConfig(DrafterConfig):
     """A copy of the target with weights of 8 or 4 bits (self-speculation).
 
-    How the target's weights are quantised for drafting.
+    How the target's weights are quantized for drafting.
     """
 
     needs_model: ClassVar[bool] = True

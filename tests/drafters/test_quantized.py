@@ -1,4 +1,4 @@
-"""The quantised drafter: weights and activations are rounded as they should; q is what the copy computes."""
+"""The quantized drafter: weights and activations are rounded as they should; q is what the copy computes."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from specdec_core.interface import ModelError
 from specdec_core.interface.settings import SamplingSettings
 from specdec_core.models import inflate, load_model, pack, wrap_model
 from specdec_core.testing.harness.state import changed_state, model_state
-from specdec_drafters.quantised.config import QuantisedConfig
-from specdec_drafters.quantised.drafter import QuantisedDrafter
-from specdec_drafters.quantised.layers import (
+from specdec_drafters.quantized.config import QuantizedConfig
+from specdec_drafters.quantized.drafter import QuantizedDrafter
+from specdec_drafters.quantized.layers import (
     GROUP,
     Int4Linear,
     Int8Linear,
@@ -26,7 +26,7 @@ from specdec_drafters.quantised.layers import (
     round_to_int4,
     round_to_int8,
 )
-from specdec_drafters.quantised.model import quantised_copy
+from specdec_drafters.quantized.model import quantized_copy
 from tests.drafters.support import commit, info_for, request_for, rows_of
 from tests.tiny import tiny_model
 from tests.toys import Gamma
@@ -48,7 +48,7 @@ def layer_of(kind, outputs, inputs, bias=True):
     return kind(weight, nn.Parameter(normal(outputs, seed=1), requires_grad=False) if bias else None)
 
 
-def dequantised(layer):
+def dequantized(layer):
     """Return the weights that a layer stands for, `[out, in]`, from the rounded values themselves."""
     if isinstance(layer, Int8Linear):
         values, scales = round_to_int8(layer.weight)
@@ -75,7 +75,7 @@ def test_4_bits_are_the_nearest_of_16_values_of_a_group():
     assert set(values.unique().tolist()) <= set(range(16))
     groups = weight.view(16, 3, GROUP)
     step = (groups.amax(-1) - groups.amin(-1))[..., None] / 15
-    error = (dequantised(layer).view_as(groups) - groups).abs()
+    error = (dequantized(layer).view_as(groups) - groups).abs()
     # Half a step, and what bfloat16 takes from the scale and the zero point.
     assert (error <= 0.5 * step + 0.01 * groups.abs().amax(-1, keepdim=True)).all()
 
@@ -91,7 +91,7 @@ def test_a_layer_multiplies_with_the_rounded_weights(kind, tolerance, bias, shap
     if kind is Int8Linear:
         scales = rows.abs().amax(-1, keepdim=True) / activation_steps()
         read = (rows / scales).round() * scales
-    expected = nn.functional.linear(read, dequantised(layer), layer.bias)
+    expected = nn.functional.linear(read, dequantized(layer), layer.bias)
     found = layer(rows)
     assert found.shape == (*shape, 48)
     assert found.dtype == torch.float32
@@ -114,7 +114,7 @@ def test_other_data_types():
         layer = kind(weight, bias)
         rows = normal(2, 64).bfloat16()
         assert layer(rows).dtype == torch.bfloat16
-        expected = nn.functional.linear(rows.float(), dequantised(layer), layer.bias.float())
+        expected = nn.functional.linear(rows.float(), dequantized(layer), layer.bias.float())
         assert (layer(rows).float() - expected).norm() <= 0.02 * expected.norm()
 
 
@@ -123,7 +123,7 @@ def test_other_data_types():
 def test_the_copy_is_close_to_the_target_which_is_not_changed(family, bits):
     target = wrap_model(tiny_model(family, 48))
     state = model_state(target.model, None)
-    copied = quantised_copy(target, bits)
+    copied = quantized_copy(target, bits)
     assert changed_state(state, target.model, None) == []
     ids = {"input_ids": torch.tensor([[1, 9, 10, 11, 12]])}
     if target.encoder_decoder:
@@ -144,7 +144,7 @@ def test_the_copy_is_close_to_the_target_which_is_not_changed(family, bits):
 def test_weights_are_shared_with_the_target_packed_or_not():
     plain = load_model("builtin:target", packed=False)
     for target in (plain, pack(plain)):
-        copied = quantised_copy(target, 4)
+        copied = quantized_copy(target, 4)
         ours = {id(weight) for weight in plain.model.parameters()}
         assert {id(weight) for weight in copied.model.parameters()} == ours
         assert copied.model.model.norm is not None
@@ -155,7 +155,7 @@ def test_weights_are_shared_with_the_target_packed_or_not():
 @pytest.mark.parametrize("family", ["llama", "t5"])
 def test_q_is_the_copys_own_through_drafts_commits_and_ragged_rows(family, bits):
     target = wrap_model(tiny_model(family, V))
-    drafter = QuantisedDrafter(QuantisedConfig(bits=bits), target.info())
+    drafter = QuantizedDrafter(QuantizedConfig(bits=bits), target.info())
     sources = SOURCES if target.encoder_decoder else None
     info, tokens = info_for(3, V, sources), [list(prompt) for prompt in PROMPTS]
     session = drafter.open(info)
@@ -178,7 +178,7 @@ def test_q_is_the_copys_own_through_drafts_commits_and_ragged_rows(family, bits)
 @pytest.mark.parametrize("bits", [8, 4])
 def test_the_built_in_target_accepts_most_of_its_drafts(bits):
     target = load_model("builtin:target")
-    drafter = QuantisedDrafter(QuantisedConfig(bits=bits), target.info())
+    drafter = QuantizedDrafter(QuantizedConfig(bits=bits), target.info())
     sampling = SamplingSettings(temperature=1)
     decoder = Decoder(target, drafter, gamma=Gamma(4), sampling=sampling, strict=True)
     result = decoder.generate(["def main(argv):\n", "import os\n"], max_new_tokens=40, seed=0)
@@ -187,15 +187,15 @@ def test_the_built_in_target_accepts_most_of_its_drafts(bits):
 
 def test_settings():
     with pytest.raises(ValidationError, match="Input should be 8 or 4"):
-        QuantisedConfig(bits=2)
+        QuantizedConfig(bits=2)
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"share": SimpleNamespace()}, "its weights are spread over devices, which excludes `drafter: quantised`"),
-        ({"quantizer": True}, "its weights are quantized, which excludes `drafter: quantised`"),
-        ({"gone": True}, "'quantised' is made of the target's own weights, but this target is not loaded"),
+        ({"share": SimpleNamespace()}, "its weights are spread over devices, which excludes `drafter: quantized`"),
+        ({"quantizer": True}, "its weights are quantized, which excludes `drafter: quantized`"),
+        ({"gone": True}, "'quantized' is made of the target's own weights, but this target is not loaded"),
     ],
 )
 def test_targets_that_cannot_be_copied_are_refused(change, message):
@@ -205,7 +205,7 @@ def test_targets_that_cannot_be_copied_are_refused(change, message):
     gone = change.pop("gone", False)
     info = replace(target, **change).info()
     with pytest.raises(ModelError, match=message):
-        QuantisedDrafter(QuantisedConfig(), replace(info, model=None) if gone else info)
+        QuantizedDrafter(QuantizedConfig(), replace(info, model=None) if gone else info)
 
 
 def test_a_target_whose_weights_are_elsewhere_is_refused():
@@ -214,12 +214,12 @@ def test_a_target_whose_weights_are_elsewhere_is_refused():
     experts.weights = nn.Parameter(torch.zeros(100, 200))
     target.model.model.layers[0].mlp.experts = experts
     with pytest.raises(ModelError, match="most of its weights outside linear layers"):
-        quantised_copy(target, 8)
+        quantized_copy(target, 8)
 
 
 def test_an_inflated_target_is_copied_as_a_whole():
     target = inflate(load_model("builtin:target", packed=False), 1, 512)
-    copied = quantised_copy(target, 8)
+    copied = quantized_copy(target, 8)
     layers = [layer for layer in copied.model.modules() if isinstance(layer, Int8Linear)]
     assert len(layers) == 13 * 7 + 1
 
@@ -234,7 +234,7 @@ def elsewhere(monkeypatch):
 def test_without_torchao_other_devices_are_told_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "torchao.quantization", None)
     with pytest.raises(ModelError, match=r"it needs torchao: pip install 'specdec-core\[torchao\]'"):
-        quantised_copy(wrap_model(tiny_model("llama")), 8)
+        quantized_copy(wrap_model(tiny_model("llama")), 8)
 
 
 @pytest.mark.usefixtures("elsewhere")
@@ -243,7 +243,7 @@ def test_torchao_makes_the_copy_elsewhere(family):
     pytest.importorskip("torchao")
     target = wrap_model(tiny_model(family, 48))
     state = model_state(target.model, None)
-    copied = quantised_copy(target, 8)
+    copied = quantized_copy(target, 8)
     assert changed_state(state, target.model, None) == []
     ids = {"input_ids": torch.tensor([[1, 9, 10, 11, 12]])}
     if target.encoder_decoder:
@@ -251,7 +251,7 @@ def test_torchao_makes_the_copy_elsewhere(family):
     with torch.inference_mode():
         p, q = (each.model(**ids, use_cache=False).logits.softmax(-1) for each in (target, copied))
     assert 0.97 < torch.minimum(p, q).sum(-1).mean() < 1 - 1e-6
-    drafter = QuantisedDrafter(QuantisedConfig(), target.info())
+    drafter = QuantizedDrafter(QuantizedConfig(), target.info())
     sources = SOURCES if target.encoder_decoder else None
     assert drafter.open(info_for(3, 48, sources)).propose(request_for(PROMPTS, [3, 2, 1])).lengths == (3, 2, 1)
 

@@ -1,0 +1,1 @@
+"""The quantized drafter: a copy of the target with weights of 8 or 4 bits."""

@@ -1,0 +1,24 @@
+"""The quantized drafter: a copy of the target with weights of 8 or 4 bits (self-speculation)."""
+
+from __future__ import annotations
+
+from specdec_core.interface import TargetInfo
+from specdec_drafters.common.draft_model_loading import target_model
+from specdec_drafters.common.model_drafter import ModelDrafter
+from specdec_drafters.quantized.config import QuantizedConfig
+from specdec_drafters.quantized.model import quantized_copy
+
+
+class QuantizedDrafter(ModelDrafter):
+    """Drafts with a quantized copy of the target.
+
+    q is what the copy computes, not the target's p: rounding the weights costs a little acceptance, and no
+    exactness.
+
+    References:
+        ML-SpecQD (Georganas et al. 2025, arXiv 2503.13565); QuantSpec (Tiwari et al. 2025, arXiv 2502.10424),
+        which also quantizes the cache.
+    """
+
+    def __init__(self, config: QuantizedConfig, target: TargetInfo) -> None:
+        super().__init__(config, target, quantized_copy(target_model(target, "quantized"), config.bits))
