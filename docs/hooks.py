@@ -14,7 +14,7 @@ import html
 import re
 import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -28,6 +28,7 @@ import digits
 import outputs
 import sections
 import timeline
+import twins
 
 sys.path.pop(0)
 
@@ -115,3 +116,26 @@ def on_env(env: Environment, config: MkDocsConfig, files: Files) -> None:  # noq
     for page in pages:
         if sections.MARKER in page.content:
             page.content = page.content.replace(sections.MARKER, sections.listing(page))
+    from mkdocs.structure.files import File
+
+    overview = twins.overview(config.site_name, config.site_description or "", _in_order(pages))
+    files.append(File.generated(config, "llms.txt", content=overview))
+
+
+def _in_order(pages: Sequence[Page]) -> Iterator[Page]:
+    """Yield the pages as the navigation has them."""
+    page = next((page for page in pages if page.previous_page is None and page.next_page is not None), None)
+    while page is not None:
+        yield page
+        page = page.next_page
+
+
+def on_post_page(output: str, page: Page, config: MkDocsConfig) -> str:
+    """Write the Markdown of a page beside it, and name it in the page's head."""
+    text = twins.markdown(page)
+    if text is None:
+        return output
+    twin = Path(config.site_dir) / page.file.src_uri
+    twin.parent.mkdir(parents=True, exist_ok=True)
+    twin.write_text(text, encoding="utf-8")
+    return output.replace("</head>", f"{twins.link(page)}</head>", 1)

@@ -1,8 +1,8 @@
 """Check the English of pages, docstrings and messages: python docs/prose.py [PAGE ...].
 
 Each rule is a pattern that finds what the style of this project avoids. (Vale has such rules, but its packages
-fetch a program from a host that CI does not reach.) Prints `FILE:LINE: FOUND: ADVICE`, and exits with 1 if anything
-was found. Without pages it checks all of them except `PENDING`, and counts in the sources.
+fetch a program from a host that CI does not reach.) Prints `FILE:LINE: FOUND: ADVICE`, and exits with 1 if there
+is any. Without pages it checks all of them except `PENDING`, and counts in the sources.
 """
 
 from __future__ import annotations

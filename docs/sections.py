@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -37,6 +37,20 @@ def listing(index: Page) -> str:
     """Return the HTML of the list of an index page: the items of its section, and of sections inside."""
     assert index.parent is not None
     return _items(index, (item for item in index.parent.children if item is not index))
+
+
+def pages_of(index: Page) -> list[Page]:
+    """Return the pages that an index page lists."""
+    assert index.parent is not None
+    return [page for page in _pages(index.parent.children) if page is not index]
+
+
+def _pages(items: Iterable[StructureItem]) -> Iterator[Page]:
+    for item in items:
+        if item.is_page:
+            yield item
+        elif item.is_section:
+            yield from _pages(item.children)
 
 
 def _items(index: Page, items: Iterator[StructureItem]) -> str:

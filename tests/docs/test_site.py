@@ -94,6 +94,24 @@ def test_every_page_is_listed_by_the_index_page_of_its_part(site, pages):
     assert listed == pages.keys()
 
 
+def test_pages_have_their_markdown_beside_them_and_are_in_the_overview(site, pages):
+    overview = (site / "llms.txt").read_text(encoding="utf-8")
+    assert overview.startswith("# specdec\n\n> ")
+    listed = dict(re.findall(r"^- \[[^]]+\]\(([^)]+)\): (.+)$", overview, re.MULTILINE))
+    assert len(listed) == len(pages)
+    assert all((site / address).is_file() for address in listed)
+    rendered = {address for address in listed if address.endswith(".html")}
+    assert rendered
+    assert all(address.startswith("api/") for address in rendered)
+    for address in listed.keys() - rendered:
+        text = (site / address).read_text(encoding="utf-8")
+        assert "<!--" not in text, address
+        page = (site / address).with_suffix(".html").read_text(encoding="utf-8")
+        assert f'type="text/markdown" href="{address.rpartition("/")[2]}"' in page
+        for link in re.findall(r"\]\(([\w./-]+\.(?:md|html))[)#]", text):
+            assert ((site / address).parent / link).is_file(), f"{address} links to {link}"
+
+
 def test_guides_rank_above_the_reference_in_the_search(site):
     text = (site / "search" / "search_index.js").read_text(encoding="utf-8").partition("=")[2].strip().rstrip(";")
     boosts = {entry["location"].partition("#")[0]: entry.get("boost") for entry in json.loads(text)["docs"]}

@@ -1,0 +1,53 @@
+"""The site for those who read it with a program: the Markdown beside each page, and llms.txt (llmstxt.org)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+import sections
+
+if TYPE_CHECKING:
+    from mkdocs.structure.pages import Page
+
+_DOCSTRING = re.compile(r"^::: (\S+)(?:\n +.+)*", re.MULTILINE)
+_REFERENCE = re.compile(r"(\]\((?:\.\./)?api/[\w-]+)\.md")
+
+
+def markdown(page: Page) -> str | None:
+    """Return the Markdown of a page without its comments; None for the reference, which has only docstrings."""
+    if page.file.src_uri.startswith("api/"):
+        return None
+    text = page.markdown or ""
+    if sections.MARKER in text:
+        found = sections.pages_of(page)
+        text = text.replace(sections.MARKER, "\n".join(_entry(one, page.file.src_uri) for one in found))
+    text = _REFERENCE.sub(r"\1.html", _DOCSTRING.sub(r"The docstring of `\1` stands here on the site.", text))
+    return re.sub(r"<!--.*?-->\n?", "", text, flags=re.DOTALL)
+
+
+def link(page: Page) -> str:
+    """Return the element of a page's head that names its Markdown."""
+    return f'<link rel="alternate" type="text/markdown" href="{page.file.src_uri.rpartition("/")[2]}">'
+
+
+def overview(name: str, about: str, pages: Iterable[Page]) -> str:
+    """Return llms.txt: the pages by parts of the site, each with its first sentence."""
+    lines = [f"# {name}", "", f"> {about}"]
+    part = None
+    for page in pages:
+        top = page.ancestors[-1].title if page.ancestors else page.title
+        if top != part:
+            lines += ["", f"## {top}", ""]
+            part = top
+        lines.append(_entry(page, ""))
+    return "\n".join(lines) + "\n"
+
+
+def _entry(page: Page, start: str) -> str:
+    """Return a page in a list of the file `start`."""
+    from mkdocs.utils import get_relative_url
+
+    address = page.url if markdown(page) is None else page.file.src_uri
+    return f"- [{page.title}]({get_relative_url(address, start)}): {page.meta['description']}"
