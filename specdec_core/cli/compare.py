@@ -57,6 +57,14 @@ def compare(
             metavar="FILE",
         ),
     ] = None,
+    forecast: Annotated[
+        Path | None,
+        typer.Option(
+            help="Results of `specdec replay` for the same study: the block efficiency to expect of runs with "
+            "`engine`. By default that of a run here with the same drafter and gamma.",
+            metavar="DIR",
+        ),
+    ] = None,
     how: StudyOptions,
 ) -> None:
     """Run a study: compare every drafter with the autoregressive baseline, and print a table.
@@ -92,10 +100,14 @@ def compare(
         raise ConfigError("--machine: a study that runs is timed here. Give --record too, or leave it out.")
     if isolate and record is not None:
         raise ConfigError("--isolate: a replay loads no target to isolate runs from. Leave it out, or --record.")
+    if forecast is not None and record is not None:
+        raise ConfigError("--forecast: a replay is a forecast. Leave it out, or --record.")
     loaded = how.load(study)
     with shown_progress(quiet=how.quiet) as progress:
         if record is None:
-            result = run_comparison(loaded, output, fresh=fresh, isolate=isolate, ray=how.ray, progress=progress)
+            result = run_comparison(
+                loaded, output, fresh=fresh, isolate=isolate, ray=how.ray, forecast=forecast, progress=progress
+            )
         else:
             from specdec_core.offline.replay import replay
 

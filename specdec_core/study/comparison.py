@@ -156,6 +156,7 @@ def compare(
     max_runs: int = MAX_RUNS,
     isolate: bool = False,
     ray: str | Pool | None = None,
+    forecast: Path | str | None = None,
     progress: bool | Progress = True,
 ) -> Comparison:
     """Run a study: compare its drafters with the autoregressive baseline. `specdec compare` does the same.
@@ -171,6 +172,7 @@ def compare(
         ray: Address of a Ray cluster whose workers load the models and decode: `auto`, `local`, `HOST:PORT` or
             `ray://HOST:PORT`; or a pool that is open. None for this process. Runs are timed one at a time, on a
             separate device; those of a study with `timing: false` decode side by side.
+        forecast: Results of a replay, a folder, which say what to expect of the runs of engines.
         progress: Whether to show the progress, in a notebook or on standard error; or where to report it.
 
     Raises:
@@ -192,6 +194,10 @@ def compare(
         raise ConfigError(
             "isolate and ray are both given; a worker of Ray is a separate process. Use one of them."
         )
+    if forecast is not None:
+        from specdec_core.study.report.results_diff import read_results
+
+        read_results(Path(forecast))  # before anything is decoded
     if plugin_timeout is not None:
         study = replace(study, plugin_timeout=plugin_timeout)
 
@@ -201,13 +207,14 @@ def compare(
         with pooled(ray, progress) as pool:
             return run_study(study, progress, output=folder, fresh=fresh, isolate=isolate, pool=pool)
 
-    return hold(run, output, progress)
+    return hold(run, output, progress, None if forecast is None else Path(forecast))
 
 
 def hold(
     run: Callable[[Progress, Path | None], StudyResult],
     output: Path | str | None,
     progress: bool | Progress,
+    forecast: Path | None = None,
 ) -> Comparison:
     """Run or replay a study, and hold what it found.
 
@@ -216,6 +223,7 @@ def hold(
         output: The folder, which is made if it is not there, and which no other study uses until its results are
             written; None for none.
         progress: As for `compare`.
+        forecast: Results of a replay.
 
     Raises:
         SpecdecError: The folder cannot be used, or the study cannot be run.
@@ -228,11 +236,14 @@ def hold(
             entered.enter_context(exclusive_lock(folder))  # until the results are written, too
         if isinstance(progress, bool):
             progress = entered.enter_context(_display(quiet=not progress))
-        return _held(run, folder, progress)
+        return _held(run, folder, progress, forecast)
 
 
 def _held(
-    run: Callable[[Progress, Path | None], StudyResult], output: Path | None, progress: Progress
+    run: Callable[[Progress, Path | None], StudyResult],
+    output: Path | None,
+    progress: Progress,
+    forecast: Path | None,
 ) -> Comparison:
     if "torch" not in sys.modules:
         progress.stage("loading torch and transformers")
@@ -242,7 +253,7 @@ def _held(
 
     with quiet_libraries():
         result = run(progress, output)
-    rows = tuple(summarise(result))
+    rows = tuple(summarise(result, forecast))
     if output is None:
         return Comparison(result.study, rows)
     files, problems = write_results(output, result.study, rows, first_outputs(result))

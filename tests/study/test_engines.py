@@ -1,5 +1,6 @@
 """Runs that a server decodes: its figures in our columns, and a server that is slow, busy, wrong or gone."""
 
+import csv
 import json
 import sys
 import threading
@@ -9,8 +10,11 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from specdec_core.interface.errors import ConfigError, SpecdecError
+from specdec_core.offline.record.recording import RecordOptions, record_study
+from specdec_core.offline.replay import replay
 from specdec_core.study import compare, load_study
 from specdec_core.study.run.engine_figures import read_answer
+from tests.study.toy_study import Recorder as Quiet
 
 PROMPTS = ["import os", "def main():", "class A:", "return"]
 TOKENS = 10
@@ -375,6 +379,33 @@ def test_a_server_may_move_but_not_become_another(serve, tmp_path):
     assert len(moved.asked) == 1 + len(PROMPTS)
     with pytest.raises(ConfigError, match=r"another study \(runs\[1\]\.engine\.model"):
         compare(study(serve(), run_of(moved, model="larger"), repeats=3), tmp_path, progress=False)
+
+
+def test_a_forecast_stands_beside_an_engine(serve, tmp_path):
+    server = serve(owner="vllm", more={"metrics": {"speculative_decoding": VLLM}})
+    drafts = {"drafter": "prompt-copy", "gamma": 3}
+    runs = [{**drafts, "name": "here"}, {**run_of(server), **drafts}]
+    runs += [{**run_of(server, "longer"), **drafts, "gamma": 4}, run_of(server, "unknown")]
+    settings = study(serve(), *runs)
+    del settings["baseline"]
+    settings["generation"]["ignore_eos"] = True
+    found = compare(settings, progress=False)
+    here, served, longer, unknown = found.rows[1:]
+    assert (served.forecast.block_efficiency, served.forecast.source) == (here.counts.block_efficiency, "here")
+    assert here.forecast is longer.forecast is unknown.forecast is None
+    assert "expected" in str(found)
+
+    record_study(load_study(settings), tmp_path / "record", Quiet(), RecordOptions())
+    expected = replay(tmp_path / "record", settings, output=tmp_path / "forecast", progress=False)
+    found = compare(settings, tmp_path / "out", forecast=tmp_path / "forecast", progress=False)
+    for row, replayed in zip(found.rows[2:4], expected.rows[2:4], strict=True):
+        assert row.forecast.block_efficiency == replayed.counts.block_efficiency
+        assert (row.forecast.low, row.forecast.source) == (replayed.replayed.low, str(tmp_path / "forecast"))
+    assert found.rows[4].forecast is None
+    table = list(csv.DictReader((tmp_path / "out" / "summary.csv").read_text().splitlines()))
+    assert float(table[2]["forecast_block_efficiency"]) == found.rows[2].forecast.block_efficiency
+    with pytest.raises(ConfigError, match="nowhere"):
+        compare(settings, forecast=tmp_path / "nowhere", progress=False)
 
 
 def test_a_server_that_is_not_there_is_named(serve, tmp_path):

@@ -33,7 +33,11 @@ REPORT = "report.html"
 Outputs: TypeAlias = Mapping[tuple[str | None, str], "Sequence[Output]"]
 """The outputs by task and run, in the order of the prompts."""
 
-_COLUMN_PREFIXES = {"time_shares": "time", "quality": "quality", "replayed": "replayed", "percentiles": "request"}
+_COLUMN_PREFIXES = {
+    **{name: name for name in ("quality", "replayed", "forecast")},
+    "time_shares": "time",
+    "percentiles": "request",
+}
 """Mappings whose entries get a column each in `summary.csv`, and the prefix of the columns."""
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from statistics import fmean, median
 from typing import Any, Literal
 
@@ -19,6 +20,7 @@ from specdec_core.study.report.expectation import (
     speedup_bound,
     verify_cost,
 )
+from specdec_core.study.report.forecast import Forecast, with_forecasts
 from specdec_core.study.report.groups.figures import GroupSummary, summarise_groups
 from specdec_core.study.report.groups.requests import with_requests
 from specdec_core.study.report.quality import assess_repeats
@@ -30,7 +32,7 @@ from specdec_core.theory import walltime_improvement
 from specdec_core.theory.intervals import median_interval
 
 _MOST_EXPECTATIONS = 500
-_ONLY_IF = ("remembers", "uneven_calls", "groups", "synthetic")
+_ONLY_IF = ("remembers", "uneven_calls", "groups", "synthetic", "forecast")
 """Fields that `results.jsonl` has only if they say something."""
 _UNKNOWN = RunExpectation(None, None, None, None, (), None, None)
 
@@ -80,6 +82,8 @@ class RunSummary:
             keeps state, and then `results.jsonl` has no such field.
         synthetic: Whether its rule simulates acceptance: the run is marked, and not ranked. `results.jsonl` has
             the field only if it does.
+        forecast: With an engine, the block efficiency of the same drafts in a replay, or in a run that decodes
+            here. None where it is not known, and then `results.jsonl` has no such field.
     """
 
     task: str | None
@@ -110,6 +114,7 @@ class RunSummary:
     uneven_calls: tuple[int, ...] = ()
     groups: tuple[GroupSummary, ...] = ()
     synthetic: bool = False
+    forecast: Forecast | None = None
 
     @property
     def status(self) -> Literal["ok", "plugin-failure", "error"]:
@@ -134,9 +139,15 @@ class RunSummary:
         return fields
 
 
-def summarise(result: StudyResult) -> list[RunSummary]:
-    """Return a summary of each run of a study, grouped by task, the baseline first in each."""
-    return [summary for task in result.study.tasks for summary in _of_task(result, task)]
+def summarise(result: StudyResult, forecast: Path | None = None) -> list[RunSummary]:
+    """Return a summary of each run of a study, grouped by task, the baseline first in each.
+
+    Args:
+        result: The measurements.
+        forecast: Results of a replay, which forecast the runs of engines.
+    """
+    every = [summary for task in result.study.tasks for summary in _of_task(result, task)]
+    return list(with_forecasts(every, forecast))
 
 
 def _of_task(result: StudyResult, task: Task) -> list[RunSummary]:

@@ -36,10 +36,17 @@ def results_table(summaries: Sequence[RunSummary]) -> ReportTable:
     ruled = any(summary.rule is not None for summary in summaries)
     lossy = lenient or (ruled and not all(summary.lossless for summary in summaries))
     beams = any(summary.beams for summary in summaries)
-    shown = {_LENIENCE: lenient, _RULE: ruled, _DEVIATION: lossy, **dict.fromkeys(_BEAMS, beams)}
+    forecast = any(summary.forecast for summary in summaries)
+    shown = {
+        _FORECAST: forecast,
+        _LENIENCE: lenient,
+        _RULE: ruled,
+        _DEVIATION: lossy,
+        **dict.fromkeys(_BEAMS, beams),
+    }
     table = ReportTable(
         columns=tuple(column for column in _RESULTS if shown.get(column, True)),
-        rows=tuple(_results_row(summary, lenient, ruled, lossy, beams) for summary in summaries),
+        rows=tuple(_results_row(summary, lenient, ruled, lossy, beams, forecast) for summary in summaries),
         notes=tuple(certainty_notes(summaries)),
         title=summaries[0].task,
     )
@@ -61,6 +68,11 @@ _LENIENCE = Column("l", spare=4, note="l: lenience.")
 _RULE = Column("rule", numeric=False, spare=4)
 _DEVIATION = Column(
     "deviation", spare=8, note="Deviation: total variation from the target's distribution, per sequence."
+)
+_FORECAST = Column(
+    "expected\nefficiency",
+    spare=2,
+    note="Expected efficiency: block efficiency of the same drafter and γ in a replay, or in a run here.",
 )
 _BEAMS = (
     Column("w"),
@@ -90,6 +102,7 @@ _RESULTS = (
     Column("acceptance\nrate", spare=2),
     _C,
     Column("block\nefficiency", spare=3),
+    _FORECAST,
     _BEAMS[2],
     _TOKENS_PER_SECOND,
     _SPEEDUP,
@@ -201,7 +214,7 @@ def _departure(summary: RunSummary) -> str:
     )
 
 
-def _results_row(summary: RunSummary, lenient: bool, ruled: bool, lossy: bool, beams: bool) -> Row:
+def _results_row(summary: RunSummary, lenient: bool, ruled: bool, lossy: bool, beams: bool, forecast: bool) -> Row:
     counts, speed, expected = summary.counts, summary.speed, summary.expected
     ends = (speed.tokens_per_second_min, speed.tokens_per_second_max)
     interval = (None, None) if summary.name == BASELINE else (speed.speedup_low, speed.speedup_high)
@@ -217,6 +230,7 @@ def _results_row(summary: RunSummary, lenient: bool, ruled: bool, lossy: bool, b
         marked(rate(counts.alpha), few_verified(summary)),
         marked(number(speed.c, 3), few),
         _efficiency(summary),
+        *([_forecast(summary)] if forecast else []),
         *([UNKNOWN if summary.passes_saved is None else share(summary.passes_saved)] if beams else []),
         with_spread(speed.tokens_per_second, *ends, 1, repeats=summary.repeats),
         with_spread(speed.speedup, *interval, 2, "×", repeats=2 if summary.replayed else summary.repeats),
@@ -244,6 +258,14 @@ def _efficiency(summary: RunSummary) -> str:
     if on is None or summary.name == BASELINE:
         return number(summary.counts.block_efficiency, 2)
     return with_spread(summary.counts.block_efficiency, on.low, on.high, 2)
+
+
+def _forecast(summary: RunSummary) -> str:
+    """Return the block efficiency to expect of an engine; nothing for runs that decode here."""
+    if "engine" not in summary.config["run"]:
+        return ""
+    one = summary.forecast
+    return UNKNOWN if one is None else with_spread(one.block_efficiency, one.low, one.high, 2)
 
 
 def _difference(found: Mapping[str, float | None] | None) -> str:
