@@ -164,8 +164,11 @@ def commands(name: str) -> str:
 
 
 def arguments(_: str) -> str:
-    """Return the arguments of transformers' `generate` that `generate_with` does not support."""
-    rows = (f"| `{name}` | {reason[0].upper()}{reason[1:]}. |" for name, reason in UNSUPPORTED.items())
+    """Return the arguments of transformers' `generate` that `generate_with` does not support, by their reason."""
+    names: dict[str, list[str]] = {}
+    for name, reason in UNSUPPORTED.items():
+        names.setdefault(reason, []).append(f"`{name}`")
+    rows = (f"| {', '.join(those)} | {reason[0].upper()}{reason[1:]}. |" for reason, those in names.items())
     return "\n".join(["| argument | reason, and what to do |", "|---|---|", *rows]) + "\n"
 
 

@@ -1,6 +1,5 @@
 """A task of lm-evaluation-harness, plain and with a drafter: see docs/transformers.md. Needs `lm_eval[hf]`."""
 
-# --8<-- [start:harness]
 import lm_eval
 from lm_eval.models.huggingface import HFLM
 from lm_eval.tasks import TaskManager
@@ -20,4 +19,3 @@ for name, gen_kwargs in (("plain", None), ("drafted", {"custom_generate": drafte
     score = found["results"]["completion"]["exact_match,none"]
     print(f"{name}: exact match {score:.3f}, {len(passes)} forward passes")
 print(f"acceptance rate {drafted.metrics.alpha:.2f}")
-# --8<-- [end:harness]

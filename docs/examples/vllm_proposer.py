@@ -1,6 +1,5 @@
 """Drafters for vLLM's `method: custom_class`."""
 
-# --8<-- [start:own]
 from collections.abc import Sequence
 
 from specdec_core import DeterministicDrafter, PluginConfig, TargetInfo
@@ -17,9 +16,6 @@ class Repeat(DeterministicDrafter):
 class Repeater(VllmProposer):
     def make_drafter(self, target: TargetInfo) -> DeterministicDrafter:
         return Repeat(PluginConfig(), target)
-
-
-# --8<-- [end:own]
 
 
 # --8<-- [start:module]

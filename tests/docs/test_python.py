@@ -157,12 +157,6 @@ def test_what_the_page_states_about_transformers_is_true(coming_from):
     assert f"“{caught.value}”" in text
 
 
-def test_the_proposer_that_became_a_drafter_drafts(capsys):
-    metrics = runpy.run_path(str(EXAMPLES / "coming_from_proposer.py"))["result"].metrics
-    assert metrics.drafted > metrics.accepted >= 0
-    assert capsys.readouterr().out
-
-
 @pytest.mark.slow
 def test_what_the_example_logs_is_what_the_target_says(tmp_path, monkeypatch):
     """docs/examples/log_generate.py: p of transformers' own generate is ours."""
