@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -71,6 +72,7 @@ _CATALOGUE: dict[str, tuple[str, dict[str, Any]]] = {
     "unigram": ("ngram", {"order": 1}),
     "bigram": ("ngram", {"order": 2}),
     "trigram": ("ngram", {"order": 3}),
+    "kenlm": ("ngram", {"candidates": 5}),
     "copy-recent": ("prompt-copy", {"min_match": 1}),
     "copy-frequent": ("prompt-copy", {"min_match": 1, "prefer": "frequent"}),
     "suffix": ("suffix", {"max_match": 4, "max_spec_factor": 3, "max_cached_requests": 100}),
@@ -149,6 +151,7 @@ class Catalogue:
         self._info = info
         self._made: dict[str, Drafter] = {}
         (folder / "ids.arpa").write_text(ARPA)
+        (folder / "kenlm.arpa").write_text(re.sub(r"^(-\S+) (.*?)( -\S+)?$", _with_tabs, ARPA, flags=re.MULTILINE))
         (folder / "ids.txt").write_text(CORPUS)
         family = "t5" if target.encoder_decoder else "llama"
         tiny_model(family, target.vocab_size, seed=5, sharpness=0.8).save_pretrained(folder / "small")
@@ -166,6 +169,7 @@ class Catalogue:
         model = {"model": str(folder / "small")}
         self._needed = {
             "ngram": {"arpa": folder / "ids.arpa"},
+            "kenlm": {"kenlm": folder / "kenlm.arpa"},
             "datastore": {"ids": folder / "ids.txt"},
             "transformer": model,
             "parallel": {"model": str(folder / "masked")},
@@ -183,6 +187,8 @@ class Catalogue:
         """Return one of `DRAFTERS`; with `afresh`, a new one."""
         if afresh or who not in self._made:
             name, settings = _CATALOGUE[who]
+            if who == "kenlm":
+                pytest.importorskip("kenlm", exc_type=ImportError)
             if name == "quantized" and self._info.device != "cpu":
                 pytest.importorskip("torchao")
             settings = {key: self._written(value) for key, value in settings.items()}
@@ -198,6 +204,11 @@ class Catalogue:
         if isinstance(value, tuple):
             return tuple(map(self._written, value))
         return self.make(value) if isinstance(value, str) and value in _CATALOGUE else value
+
+
+def _with_tabs(line: re.Match[str]) -> str:
+    """Return a line of an ARPA file as KenLM reads it: with tabs around the words."""
+    return "\t".join(part.strip() for part in line.groups() if part)
 
 
 def write_random_heads(path: Path, target: LoadedModel) -> None:

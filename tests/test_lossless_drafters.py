@@ -62,7 +62,7 @@ def test_drafter_gives_the_targets_distribution_in_a_large_sample(target, catalo
 TREES = {"static": TokenTree((-1, -1, -1, 0, 0, 1, 4)), "best-first": BestFirstTree((3, 2, 2))}
 WHO_DRAFTS_TREES = (
     *("trigram", "copy-recent", "copy-frequent", "transformer", "early-exit", "quantized", "heads", "eagle3"),
-    *("eagle3-parallel", "parallel", "dflash", "mtp", "suffix", "datastore"),
+    *("kenlm", "eagle3-parallel", "parallel", "dflash", "mtp", "suffix", "datastore"),
 )
 SAMPLED = ("temperature-0.7-top-p-0.6", "temperature-1")
 

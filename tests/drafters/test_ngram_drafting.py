@@ -154,7 +154,7 @@ def test_rows_are_cached_within_bounds_and_stay_right(monkeypatch):
 
 
 def session_of(tables, most=100):
-    return _NgramSession(tables, NgramCandidates(tables, most))
+    return _NgramSession(NgramCandidates(tables, most))
 
 
 def recorder(settings, batch, vocab_size, budget, seed=0):
@@ -217,7 +217,7 @@ def test_drafts_have_the_frequencies_of_the_model(order, most):
     vocab_size, count = 9, 3000
     tables = random_tables(order)
     candidates = NgramCandidates(tables, most)
-    session = _NgramSession(tables, candidates)
+    session = _NgramSession(candidates)
 
     def q_after(tokens):
         row = candidates.after(tables.context(tokens))
@@ -242,8 +242,8 @@ def test_drafts_have_the_frequencies_of_the_model(order, most):
 
 def test_a_row_whose_budget_is_spent_is_looked_up_no_more():
     session, asked = session_of(random_tables(2)), []
-    after = session._candidates.after
-    session._candidates.after = lambda context: asked.append(context) or after(context)
+    after = session._model.after
+    session._model.after = lambda context: asked.append(context) or after(context)
     proposal = propose(session, [[1], [2], [3]], (3, 0, 1), SamplingSettings(), 9)
     assert proposal.lengths == (3, 0, 1)
     assert len(asked) == 4

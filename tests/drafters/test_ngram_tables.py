@@ -169,7 +169,7 @@ def broken(old, new):
         (b"\\data\\\n\xff\xfe\n", ":2: not a text file in UTF-8"),
         (
             b"mmap lm http://kheafield.com/code format version 5\n\x00",
-            "is a KenLM binary; give the ARPA file",
+            "is a KenLM binary; give it as 'kenlm', or the ARPA file",
         ),
     ],
 )

@@ -38,6 +38,7 @@ ONE_OF_EACH = [
 """One drafter of each plugin, on one target."""
 VARIANTS = [
     ("unigram", False),
+    ("kenlm", True),
     ("copy-frequent", False),
     ("suffix-alone", False),
     ("hierarchy-chain", True),

@@ -97,7 +97,9 @@ class _ArpaReader:
         for line in self._lines:
             self._number += 1
             if self._number == 1 and line.startswith(KENLM_BINARY):
-                raise ConfigError(f"{self._path} is a KenLM binary; give the ARPA file it was made from.")
+                raise ConfigError(
+                    f"{self._path} is a KenLM binary; give it as 'kenlm', or the ARPA file that it was made from."
+                )
             try:
                 self._line = line.decode().strip()
             except UnicodeDecodeError as error:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import OrderedDict
-from typing import TYPE_CHECKING
+from collections.abc import Hashable
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 import numpy as np
 
@@ -19,8 +21,48 @@ if TYPE_CHECKING:
 CACHE_BYTES = 32 << 20
 
 
-class NgramCandidates:
-    """Chooses the candidates of each context, and keeps those of the last contexts.
+Context = TypeVar("Context", bound=Hashable)
+
+
+class NgramModel(ABC, Generic[Context]):
+    """An n-gram model as the drafter asks it. It keeps the candidates of the last contexts.
+
+    Args:
+        memory: How many last tokens the candidates depend on.
+    """
+
+    def __init__(self, memory: int) -> None:
+        self.memory = memory
+        self._cache: OrderedDict[Context, Candidates] = OrderedDict()
+        self._cache_left = CACHE_BYTES
+
+    @abstractmethod
+    def context(self, tokens: Sequence[int]) -> Context:
+        """Return the context of the next token after `tokens`: the last `memory` of a text, or more."""
+
+    @abstractmethod
+    def row(self, context: Context) -> NDArray[np.float32]:
+        """Return the log weights `[V]` of all tokens after a context."""
+
+    @abstractmethod
+    def _choose(self, context: Context) -> Candidates:
+        """Return the candidates after a context that is not cached."""
+
+    def after(self, context: Context) -> Candidates:
+        """Return the candidates after a context that `context` returned."""
+        row = self._cache.get(context)
+        if row is not None:
+            self._cache.move_to_end(context)
+            return row
+        row = self._cache[context] = self._choose(context)
+        self._cache_left -= _bytes_of(row)
+        while self._cache_left < 0 and len(self._cache) > 1:
+            self._cache_left += _bytes_of(self._cache.popitem(last=False)[1])
+        return row
+
+
+class NgramCandidates(NgramModel[tuple[int, ...]]):
+    """Chooses the candidates of each context from tables.
 
     They are the ids that follow the context in the model, then those that follow the context without its first
     word, and so on, then the most probable of all ids, until there are enough. If more ids follow a context than
@@ -32,6 +74,7 @@ class NgramCandidates:
     """
 
     def __init__(self, tables: NgramTables, most: int) -> None:
+        super().__init__(tables.order - 1)
         self._tables = tables
         self._most = most
         unigrams = tables.levels[0].log_probability[: tables.vocab_size]
@@ -40,20 +83,14 @@ class NgramCandidates:
         self._unigrams = order[ascending].astype(np.int32)
         self._unigram_ranks = ascending
         self._unigram_log_probability = unigrams[self._unigrams]
-        self._cache: OrderedDict[tuple[int, ...], Candidates] = OrderedDict()
-        self._cache_left = CACHE_BYTES
 
-    def after(self, context: tuple[int, ...]) -> Candidates:
-        """Return the candidates after a context that `NgramTables.context` returned."""
-        row = self._cache.get(context)
-        if row is not None:
-            self._cache.move_to_end(context)
-            return row
-        row = self._cache[context] = self._choose(context)
-        self._cache_left -= _bytes_of(row)
-        while self._cache_left < 0 and len(self._cache) > 1:
-            self._cache_left += _bytes_of(self._cache.popitem(last=False)[1])
-        return row
+    def context(self, tokens: Sequence[int]) -> tuple[int, ...]:
+        """See `NgramTables.context`."""
+        return self._tables.context(tokens)
+
+    def row(self, context: tuple[int, ...]) -> NDArray[np.float32]:
+        """Return ln p of all tokens, `[V]`; see `NgramTables.row`."""
+        return self._tables.row(context)[: self._tables.vocab_size]
 
     def _choose(self, context: tuple[int, ...]) -> Candidates:
         ids: list[NDArray[np.int32]] = []
@@ -62,7 +99,7 @@ class NgramCandidates:
         while context and left:
             found = self._tables.drafted_successors(context)
             if found is not None:
-                own, log_probability = _most_probable(found.ids, found.log_probability, left)
+                own, log_probability = most_probable(found.ids, found.log_probability, left)
                 ids.append(own)
                 log_weights.append(log_probability + log_backoff)
                 left -= len(own)
@@ -75,7 +112,7 @@ class NgramCandidates:
         return Candidates(*_merge(ids, log_weights))
 
 
-def _most_probable(
+def most_probable(
     ids: NDArray[np.int32], log_weights: NDArray[np.float32], most: int
 ) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
     """Return the ids with the largest weights, in the order that they have, and these weights."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
@@ -16,10 +18,18 @@ MAX_ORDER = 10
 """The highest order of an ARPA file, as for KenLM."""
 
 
-class NgramConfig(DrafterConfig):
-    """An n-gram model over tokens, from an ARPA file or counted from a text.
+_APPLIES = {
+    "order": ("arpa", "text"),
+    "max_bytes": ("text",),
+    "words": ("kenlm",),
+    "load_method": ("kenlm",),
+}
 
-    The source of the n-grams: either `arpa` or `text`.
+
+class NgramConfig(DrafterConfig):
+    """An n-gram model over tokens, from an ARPA file, counted from a text, or in KenLM.
+
+    The source of the n-grams: one of `arpa`, `text` and `kenlm`.
     """
 
     token_ids_only: ClassVar[bool] = True
@@ -29,6 +39,14 @@ class NgramConfig(DrafterConfig):
     built-in one, such as `builtin:translation-bigram`."""
     text: Annotated[str, Field(min_length=1)] | None = None
     """A UTF-8 text to count with the target's tokenizer, or `builtin:stdlib`, the Python standard library."""
+    kenlm: Path | None = None
+    """A model for the `kenlm` package, which maps binaries into memory: probing or trie, quantized or not."""
+    words: Literal["ids", "tokens", "text"] = "ids"
+    """The words of the `kenlm` model: token `ids` in decimal, `tokens` as the target's tokenizer writes them, or
+    the `text` of each token without blanks around it."""
+    load_method: Literal["lazy", "populate_or_lazy", "populate_or_read", "read"] = "lazy"
+    """How KenLM reads a binary: `lazy` maps it and reads a page when it is used, `populate_or_lazy` maps it and
+    reads all pages at once, `read` copies it into memory."""
     order: Annotated[int, Field(ge=1)] | None = None
     """The longest n-grams to use: 1 is a unigram model, 2 a bigram model.
     By default all in `arpa`, 2 for `text`."""
@@ -39,19 +57,43 @@ class NgramConfig(DrafterConfig):
 
     @model_validator(mode="after")
     def _check_source(self) -> NgramConfig:
-        if (self.arpa is None) == (self.text is None):
-            given = "neither" if self.arpa is None else "both"
-            raise ValueError(f"give either 'arpa' (an ARPA file) or 'text' (a text to count); got {given}")
+        sources = {"arpa": self.arpa, "text": self.text, "kenlm": self.kenlm}
+        given = [name for name, value in sources.items() if value is not None]
+        if len(given) != 1:
+            raise ValueError(
+                "give one of 'arpa' (an ARPA file), 'text' (a text to count) and 'kenlm' (a model for KenLM); got "
+                f"{' and '.join(given) or 'none'}"
+            )
+        self._check_applies(given[0])
+        if self.kenlm is not None and find_spec("kenlm") is None:
+            raise ValueError(missing_kenlm())
         if self.arpa is not None and is_shipped(self.arpa):
             try:
                 find_arpa(self.arpa, Path())
             except ModelError as error:
                 raise ValueError(str(error)) from error
-        if self.arpa is not None and self.max_bytes is not None:
-            raise ValueError("'max_bytes' applies to 'text', not to 'arpa'")
         if self.text is not None and self.text.startswith("builtin:") and self.text not in BUILTIN_TEXTS:
             raise ValueError(f"unknown built-in text {self.text!r}. Available: {', '.join(BUILTIN_TEXTS)}.")
         return self
+
+    def _check_applies(self, source: str) -> None:
+        """Check that no setting is given that the source of the n-grams does not have."""
+        for name, sources in _APPLIES.items():
+            if source not in sources and getattr(self, name) != type(self).model_fields[name].default:
+                raise ValueError(f"{name!r} applies to {' and '.join(map(repr, sources))}, not to {source!r}")
+
+
+def missing_kenlm() -> str:
+    """Return what to do where the `kenlm` package is not installed."""
+    if sys.version_info >= (3, 13):
+        install = "its release 0.3.0 does not compile on Python 3.13; use Python 3.11 or 3.12, and there "
+    else:
+        install = ""
+    return (
+        "'kenlm' needs the package kenlm, which is not installed: "
+        f"{install}pip install 'specdec-core[kenlm]', which compiles it and needs a C++ compiler and CMake. "
+        "Without it, give the ARPA file that the model was made from, as 'arpa'"
+    )
 
 
 def find_arpa(arpa: Path, folder: Path) -> Path:

@@ -1,8 +1,8 @@
-"""The n-gram drafter: the usual continuations of the last few tokens, from an ARPA file or a counted text."""
+"""The n-gram drafter: the usual continuations of the last few tokens, from an ARPA file, a text or KenLM."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -10,7 +10,7 @@ from specdec_core.interface import Drafter, DraftRequest, DraftSession, Proposal
 from specdec_core.interface.base_drafters import draw_tree
 from specdec_drafters.common.texts import target_documents
 from specdec_drafters.ngram.arpa import read_arpa
-from specdec_drafters.ngram.candidates import NgramCandidates
+from specdec_drafters.ngram.candidates import NgramCandidates, NgramModel
 from specdec_drafters.ngram.config import NgramConfig, find_arpa
 from specdec_drafters.ngram.kneser_ney import estimate
 
@@ -39,12 +39,18 @@ class NgramDrafter(Drafter):
 
     def __init__(self, config: NgramConfig, target: TargetInfo) -> None:
         super().__init__(config, target)
-        self.tables = _load_tables(config, target)
-        self.candidates = NgramCandidates(self.tables, config.candidates)
+        self.candidates: NgramModel[Any]
+        if config.kenlm is not None:
+            from specdec_drafters.ngram.kenlm_model import load_kenlm
+
+            self.candidates = load_kenlm(config, target)
+        else:
+            self.tables = _load_tables(config, target)
+            self.candidates = NgramCandidates(self.tables, config.candidates)
 
     def open(self, session: SessionInfo) -> DraftSession:  # noqa: ARG002
         """Begin a batch; nothing is kept between steps."""
-        return _NgramSession(self.tables, self.candidates)
+        return _NgramSession(self.candidates)
 
 
 def _load_tables(config: NgramConfig, target: TargetInfo) -> NgramTables:
@@ -56,22 +62,18 @@ def _load_tables(config: NgramConfig, target: TargetInfo) -> NgramTables:
 
 
 class _NgramSession(DraftSession):
-    def __init__(self, tables: NgramTables, candidates: NgramCandidates) -> None:
-        self._tables = tables
-        self._candidates = candidates
+    def __init__(self, model: NgramModel[Any]) -> None:
+        self._model = model
 
     def propose(self, request: DraftRequest) -> Proposal:
-        tables, memory = self._tables, self._tables.order - 1
+        model, memory = self._model, self._model.memory
         if request.tree is not None:
             return draw_tree(request, self._scored, memory=memory)
         prefixes = [list(row[-memory:]) if memory else [] for row in request.tokens]
         drafted = 0
         while request.wants_more():
             pairs = zip(prefixes, request.budget, strict=True)
-            rows = [
-                self._candidates.after(tables.context(prefix)) if drafted < budget else None
-                for prefix, budget in pairs
-            ]
+            rows = [model.after(model.context(prefix)) if drafted < budget else None for prefix, budget in pairs]
             for prefix, token in zip(prefixes, request.sample_candidates(rows), strict=True):
                 prefix.append(token)
             drafted += 1
@@ -79,5 +81,4 @@ class _NgramSession(DraftSession):
 
     def _scored(self, prefix: list[int]) -> Tensor:
         """Return the log weights `[V]` of the tokens after a prefix."""
-        tables = self._tables
-        return torch.from_numpy(tables.row(tables.context(prefix))[: tables.vocab_size])
+        return torch.from_numpy(self._model.row(self._model.context(prefix)))

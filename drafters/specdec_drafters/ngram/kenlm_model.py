@@ -1,0 +1,232 @@
+"""N-gram models in KenLM: candidates of a bounded number, each scored by the `kenlm` package.
+
+References:
+    Heafield 2011 (KenLM: its states, and the binaries that it maps into memory); https://kheafield.com/code/kenlm/.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from itertools import repeat
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from specdec_core.interface import Candidates, ConfigError, TargetInfo
+from specdec_core.interface.files import input_path
+from specdec_drafters.ngram.candidates import NgramModel, most_probable
+from specdec_drafters.ngram.config import NgramConfig
+from specdec_drafters.ngram.successors import load_successors
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+LN_10 = math.log(10.0)
+WORDS = ("ids", "tokens", "text")
+WINDOW = 1024
+"""In how many tokens before the last one the drafter looks for what followed it."""
+_SAID = re.compile(
+    r"Cannot read model '.*' \((?:.* threw \w+(?: because `.*')?\. )?(.*?)(?: Byte: \d+)?\)", re.DOTALL
+)
+_UNKNOWN = "<unk>"
+_NOT_DRAFTED = {"<s>", _UNKNOWN}
+_BELOW = 20.0
+
+
+class KenlmContext(NamedTuple):
+    """What the next token depends on.
+
+    Attributes:
+        last: The last token, -1 if there is none.
+        state: KenLM's state after the last `order - 1` tokens, or after `<s>` and all tokens of a shorter text.
+        seen: Tokens that followed `last` in the text and that are not candidates anyway, ascending.
+    """
+
+    last: int
+    state: Any
+    seen: tuple[int, ...]
+
+
+class ScoredWords:
+    """A model that the `kenlm` package has loaded, and the word of each token id.
+
+    Args:
+        model: The model, a `kenlm.Model`.
+        words: For each of the V token ids its word, or None if it has none.
+
+    Attributes:
+        known: `[W]` int32, the ids that the model has as words, ascending. No other id is drafted.
+        order: The length of the longest n-grams.
+    """
+
+    def __init__(self, model: Any, words: Sequence[str | None]) -> None:
+        from kenlm import State  # not at the top: the other n-gram models do not need the package
+
+        self._model = model
+        self._new_state = State
+        self._words = [_UNKNOWN if word is None else word for word in words]
+        ids = [id_ for id_, word in enumerate(self._words) if word not in _NOT_DRAFTED and word in model]
+        self.known = np.array(ids, dtype=np.int32)
+        self.order: int = model.order
+
+    def word(self, token: int) -> str:
+        """Return the word of a token id; `<unk>` if it has none."""
+        return self._words[token]
+
+    def state(self, tokens: Iterable[int], *, begins: bool) -> Any:
+        """Return the state after some tokens; after `<s>` and them if they begin a sentence."""
+        state, after = self._new_state(), self._new_state()
+        (self._model.BeginSentenceWrite if begins else self._model.NullContextWrite)(state)
+        for token in tokens:
+            self._model.BaseScore(state, self._words[token], after)
+            state, after = after, state
+        return state
+
+    def scores(self, state: Any, ids: Sequence[int] | NDArray[np.int32]) -> NDArray[np.float32]:
+        """Return ln p of each token id after a state: float32, as long as `ids`."""
+        words, unused = map(self._words.__getitem__, ids), self._new_state()
+        log10 = map(self._model.BaseScore, repeat(state), words, repeat(unused))
+        return np.fromiter(log10, dtype=np.float32, count=len(ids)) * np.float32(LN_10)
+
+    def follows(self, state: Any, token: int) -> bool:
+        """Return whether the model has an n-gram of this token after a state's last words."""
+        return bool(self._model.BaseFullScore(state, self._words[token], self._new_state()).ngram_length > 1)
+
+
+class KenlmCandidates(NgramModel[KenlmContext]):
+    """Chooses the candidates of each context, and scores them in KenLM's state.
+
+    They are the tokens that follow the last one in the model, from a table, then the most probable of all tokens,
+    until there are enough; and those that followed the last token in the text. Of more than enough, they are the
+    most probable. Nothing is kept about a sequence: a state has at most `order - 1` words, and is made from the
+    last tokens each time.
+
+    Args:
+        model: The model.
+        path: Its file, beside which the table is kept.
+        vocab_size: V.
+        most: The most candidates of a context, at least 1.
+    """
+
+    def __init__(self, model: ScoredWords, path: Path, vocab_size: int, most: int) -> None:
+        super().__init__(max(model.order - 1, WINDOW + 1))
+        self._model = model
+        self._vocab_size = vocab_size
+        self._most = most
+        unigrams = model.scores(model.state((), begins=False), model.known)
+        order = np.argsort(-unigrams, kind="stable")
+        self._unigrams = model.known[order]
+        self._successors = load_successors(model, path, vocab_size, self._unigrams, unigrams[order])
+        # Those that the model does not know come last, and are never drafted.
+        self._ranks = np.full(vocab_size, -1, dtype=np.int64)
+        self._ranks[self._unigrams] = np.arange(len(order))
+
+    def context(self, tokens: Sequence[int]) -> KenlmContext:
+        """Return the context; a sequence shorter than the model's memory is taken to begin a sentence."""
+        length = self._model.order - 1
+        state = self._model.state(tokens[-length:], begins=len(tokens) < length)
+        if not tokens:
+            return KenlmContext(-1, state, ())
+        return KenlmContext(tokens[-1], state, self._seen(tokens))
+
+    def row(self, context: KenlmContext) -> NDArray[np.float32]:
+        """Return ln p of the candidates `[V]`; that of other tokens is far below."""
+        chosen = self.after(context)
+        row = np.full(self._vocab_size, chosen.log_weights.min() - np.float32(_BELOW), dtype=np.float32)
+        row[chosen.ids] = chosen.log_weights
+        return row
+
+    def _seen(self, tokens: Sequence[int]) -> tuple[int, ...]:
+        """Return what followed the last token before and is not a candidate in any case, ascending."""
+        last, end, found = tokens[-1], len(tokens) - 1, set[int]()
+        at = max(end - WINDOW, 0)
+        try:
+            while True:
+                at = tokens.index(last, at, end) + 1
+                found.add(tokens[at])
+        except ValueError:
+            pass
+        if not found:
+            return ()
+        seen = np.array(sorted(found))
+        own, ranks = self._successors.after(last), self._ranks[seen]
+        new = (ranks >= self._most - len(own)) & ~(seen[:, None] == own).any(1)
+        return tuple(seen[new].tolist())
+
+    def _choose(self, context: KenlmContext) -> Candidates:
+        own = self._successors.after(context.last)[: self._most]
+        seen = np.array(context.seen, dtype=np.int32)
+        ids = np.unique(np.concatenate([own, self._unigrams[: self._most - len(own)], seen]))
+        return Candidates(*most_probable(ids, self._model.scores(context.state, ids.tolist()), self._most))
+
+
+def load_kenlm(config: NgramConfig, target: TargetInfo) -> KenlmCandidates:
+    """Return the model that the `kenlm` setting names.
+
+    Raises:
+        ConfigError: KenLM cannot read the file, the target has no tokenizer for `words`, or the words of the model
+            are not its tokens.
+    """
+    assert config.kenlm is not None, "the caller checks it"
+    if config.words != "ids" and target.tokenizer is None:
+        raise ConfigError(
+            f"drafter 'ngram': with words: {config.words}, the words of the KenLM model are what the target's "
+            "tokenizer writes, but the target has none. Give a model of token ids, or a target with a tokenizer."
+        )
+    path = input_path(config.kenlm, target.folder)
+    loaded = _load(path, config.load_method)
+    kinds = [kind for kind in WORDS if kind == "ids" or target.tokenizer is not None]
+    models = {kind: ScoredWords(loaded, _words(kind, target)) for kind in kinds}
+    counts = {kind: len(model.known) for kind, model in models.items()}
+    most = max(counts.values())
+    if most == 0:
+        raise ConfigError(
+            f"drafter 'ngram': no word of {path} is a token of the target. Make a model of its token ids; for "
+            "words of another tokenizer, use the drafter 'translated'."
+        )
+    if counts[config.words] < most:
+        best = max(counts, key=lambda kind: counts[kind])
+        raise ConfigError(
+            f"drafter 'ngram': {path} has {counts[config.words]} of the target's {target.vocab_size} tokens as "
+            f"words by words: {config.words}, and {most} by words: {best}. Set words: {best}."
+        )
+    return KenlmCandidates(models[config.words], path, target.vocab_size, config.candidates)
+
+
+def _load(path: Path, load_method: str) -> Any:
+    """Return a `kenlm.Model`."""
+    import kenlm  # see above
+
+    settings = kenlm.Config()
+    settings.show_progress = False
+    settings.arpa_complain = kenlm.ARPALoadComplain.NONE
+    settings.load_method = getattr(kenlm.LoadMethod, load_method.upper())
+    try:
+        return kenlm.Model(str(path), settings)
+    except OSError as error:
+        raise ConfigError(f"KenLM cannot read {path}: {_reason(error)}") from error
+
+
+def _words(kind: str, target: TargetInfo) -> list[str | None]:
+    """Return the word of each token id."""
+    if kind == "ids":
+        return list(map(str, range(target.vocab_size)))
+    words: list[str | None] = [None] * target.vocab_size
+    for token, id_ in target.tokenizer.get_vocab().items():
+        if id_ < target.vocab_size:
+            text = target.tokenizer.convert_tokens_to_string([token]).strip() if kind == "text" else token
+            words[id_] = text or None
+    return words
+
+
+def _reason(error: OSError) -> str:
+    """Return what KenLM says about a file, without the place in its source, and what to do about a high order."""
+    said = _SAID.fullmatch(str(error))
+    reason = (said[1] if said else str(error)).split("  If")[0].rstrip(".")
+    if "compiled to support" in reason:
+        reason += "; install the package again with MAX_ORDER in the environment set to the order of the model"
+    return f"{reason}."

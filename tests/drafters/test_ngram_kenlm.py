@@ -1,0 +1,507 @@
+"""Models in KenLM: scores of every kind of binary, the q that is recorded, the table of successors, and errors."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from pydantic import ValidationError
+from tokenizers import Tokenizer, decoders
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import Metaspace
+from transformers import PreTrainedTokenizerFast
+
+from specdec_core.decoding import Decoder
+from specdec_core.decoding.drafting.request import DraftRecorder
+from specdec_core.interface import ConfigError, Outcome, PointMass, Sparse, TargetInfo
+from specdec_core.interface.errors import PluginWarning
+from specdec_core.interface.settings import SamplingSettings
+from specdec_core.sampling.generators import RowGenerators
+from specdec_core.sampling.logits import LogitsToProbs
+from specdec_core.verification.distributions import dense
+from specdec_drafters.ngram import config as ngram_config
+from specdec_drafters.ngram import successors
+from specdec_drafters.ngram.arpa import read_arpa
+from specdec_drafters.ngram.arpa_writer import write_arpa
+from specdec_drafters.ngram.config import NgramConfig
+from specdec_drafters.ngram.drafter import NgramDrafter
+from specdec_drafters.ngram.kenlm_model import WINDOW
+from specdec_drafters.ngram.kneser_ney import fit
+from specdec_drafters.translated.config import TranslatedConfig
+from specdec_drafters.translated.drafter import TranslatedDrafter
+from tests.drafters.kenlm_binaries import BINARIES
+from tests.drafters.ngram_models import DATA, LN_10, arpa_entries, sentences_of
+from tests.drafters.support import info_for, tree_request
+from tests.lossless import SETTINGS, VOCAB, doubled_p_value, enumerate_continuations, small_target
+from tests.spelled import OTHER_PIECES, other_tokenizer, target_tokenizer
+from tests.toys import Gamma
+
+kenlm = pytest.importorskip("kenlm", exc_type=ImportError)
+
+V = 1000
+EXACT = [name for name in BINARIES if "quantized" not in name]
+TEXT = [int(word) for word in (DATA / "small.txt").read_text().split()]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A folder with copies of all models, beside which tables may be written."""
+    folder = tmp_path_factory.mktemp("models")
+    for path in (DATA / "kenlm").iterdir():
+        (folder / path.name).write_bytes(path.read_bytes())
+    (folder / "small.3.arpa").write_bytes((DATA / "small.3.arpa").read_bytes())
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    """The user's cache is another folder in each test."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "specdec"
+
+
+def drafter_from(folder, name, vocab_size=V, tokenizer=None, **settings):
+    target = TargetInfo(vocab_size, folder=folder, tokenizer=tokenizer)
+    return NgramDrafter(NgramConfig(kenlm=name, **settings), target)
+
+
+def oracle(path, tokens):
+    """Return ln p `[V]` in the state of the whole text, which KenLM carries along from its beginning."""
+    config = kenlm.Config()
+    config.show_progress, config.arpa_complain = False, kenlm.ARPALoadComplain.NONE
+    model, state = kenlm.Model(str(path), config), kenlm.State()
+    model.BeginSentenceWrite(state)
+    for token in tokens:
+        after = kenlm.State()
+        model.BaseScore(state, str(token), after)
+        state = after
+    unused = kenlm.State()
+    return np.array([model.BaseScore(state, str(word), unused) for word in range(V)]) * LN_10
+
+
+CONTEXTS = [[], [34], [62, 45, 699], [2, 619, 689, 13, 34, 46], TEXT[:9], [*TEXT[20:23], 998, *TEXT[23:25]], [999]]
+
+
+@pytest.mark.parametrize("name", [*BINARIES, "small.3.arpa"])
+def test_every_candidate_has_the_score_of_kenlm_after_the_whole_text(folder, name):
+    model = drafter_from(folder, name, candidates=V).candidates
+    listed = {int(word) for word in (DATA / "small.txt").read_text().split()}
+    for tokens in CONTEXTS:
+        row = model.after(model.context(tokens))
+        assert set(row.ids.tolist()) == listed  # no id that the model scores as `<unk>`
+        np.testing.assert_allclose(row.log_weights, oracle(folder / name, tokens)[row.ids], atol=1e-5)
+
+
+@pytest.mark.parametrize("name", EXACT)
+def test_a_binary_gives_what_its_ngrams_give_in_tables(folder, name):
+    tables = fit(sentences_of("small"), V, BINARIES[name][0]).tables()
+    model = drafter_from(folder, name, candidates=V).candidates
+    for tokens in CONTEXTS:
+        row = model.after(model.context(tokens))
+        np.testing.assert_allclose(row.log_weights, tables.row(tables.context(tokens))[row.ids], atol=1e-4)
+
+
+@pytest.mark.parametrize("load_method", ["populate_or_lazy", "populate_or_read", "read"])
+@pytest.mark.parametrize("name", ["small.5.probing", "small.5.compressed"])
+def test_all_ways_of_loading_give_the_same_scores(folder, name, load_method):
+    one, other = (drafter_from(folder, name, load_method=way).candidates for way in ("lazy", load_method))
+    for tokens in CONTEXTS:
+        rows = [model.after(model.context(tokens)) for model in (one, other)]
+        np.testing.assert_array_equal(rows[0].ids, rows[1].ids)
+        np.testing.assert_array_equal(rows[0].log_weights, rows[1].log_weights)
+
+
+@pytest.mark.parametrize("most", [1, 7, 60, V])
+def test_candidates_are_what_follows_the_last_token_then_the_most_probable(folder, most):
+    entries = arpa_entries(DATA / "small.3.arpa")
+    model = drafter_from(folder, "small.3.trie", candidates=most).candidates
+    unigrams = {int(words[0]): p for words, (p, _) in entries.items() if len(words) == 1 and words[0].isdigit()}
+    for tokens in CONTEXTS[1:4]:
+        follow = {
+            int(words[1]): p
+            for words, (p, _) in entries.items()
+            if len(words) == 2 and words[0] == str(tokens[-1]) and words[1].isdigit()
+        }
+        expected = sorted(follow, key=lambda word: -follow[word])[:most]
+        left = most - len(expected)
+        kept = set(model.after(model.context(tokens)).ids.tolist())
+        assert len(kept) <= most
+        assert min((follow[word] for word in kept if word in follow), default=0) >= min(
+            (follow[word] for word in expected), default=0
+        )
+        least = sorted(unigrams.values(), reverse=True)[min(left, len(unigrams)) - 1] if left else 0
+        assert all(unigrams[word] >= least for word in kept - follow.keys())
+        assert kept >= {word for word, p in unigrams.items() if left and p > least}
+
+
+# The q that is recorded is the one that was sampled from, whatever was drafted before.
+
+
+def proposals(drafter, texts, budget, settings, seed=0):
+    """Propose for each of several texts in one session, as if the core had replaced what was drafted before."""
+    batch = len(budget)
+    session = drafter.open(info_for(batch, V))
+    streams = RowGenerators([seed + row for row in range(batch)])
+    made = DraftRecorder(LogitsToProbs(settings), streams, batch, V, max(budget), "cpu")
+    for rows in texts:
+        made.start(rows, budget)
+        proposal = session.propose(made)
+        assert made.made(proposal)
+        yield rows, proposal
+        rejected = Outcome(budget, (0,) * batch, tuple((row[-1],) for row in rows), (False,) * batch, True)
+        session.commit(rejected)
+
+
+STEPS = [
+    [[2, 619, 689], [34], TEXT[:12]],
+    [[2, 619, 689, 13], [34, 62], [*TEXT[:12], 699]],  # other tokens than were drafted
+    [[2, 619], [34, 62, 45], [*TEXT[:11], 13, 34]],  # rolled back behind what was committed
+]
+
+
+@pytest.mark.parametrize("name", ["small.3.quantized", "small.4.quantized", "small.5.probing", "small.6.trie"])
+@pytest.mark.parametrize("most", [4, 50])
+@pytest.mark.parametrize("settings", [SamplingSettings(), SamplingSettings(temperature=0.6)])
+def test_q_is_kenlms_distribution_over_the_candidates_after_every_rejection(folder, name, most, settings):
+    budget = (3, 1, 2)
+    drafter = drafter_from(folder, name, candidates=most)
+    for rows, proposal in proposals(drafter, STEPS, budget, settings):
+        assert isinstance(proposal.q, Sparse)
+        q = dense(proposal.q, proposal.tokens, V)
+        for row, length in enumerate(budget):
+            for position in range(length):
+                tokens = [*rows[row], *proposal.tokens[row, :position].tolist()]
+                kept = torch.nonzero(q[row, position])[:, 0]
+                assert 1 <= len(kept) <= most
+                scores = torch.from_numpy(oracle(folder / name, tokens))[kept]
+                expected = (scores / settings.temperature).softmax(-1).float()
+                torch.testing.assert_close(q[row, position, kept], expected, rtol=1e-4, atol=1e-6)
+
+
+def test_greedy_drafts_are_the_best_of_the_candidates(folder):
+    drafter = drafter_from(folder, "small.3.trie", candidates=40)
+    for rows, proposal in proposals(drafter, STEPS, (2, 2, 2), SamplingSettings(temperature=0)):
+        assert isinstance(proposal.q, PointMass)
+        for row in range(3):
+            for position in range(2):
+                tokens = [*rows[row], *proposal.tokens[row, :position].tolist()]
+                chosen = drafter.candidates.after(drafter.candidates.context(tokens))
+                scores = oracle(folder / "small.3.trie", tokens)
+                assert scores[proposal.tokens[row, position]] == pytest.approx(scores[chosen.ids].max(), abs=1e-5)
+
+
+def test_each_node_of_a_tree_is_drawn_from_the_row_of_its_path(folder):
+    from specdec_core.interface import BestFirstTree
+
+    model = (drafter := drafter_from(folder, "small.5.probing", candidates=30)).candidates
+    rows = [[2, 619, 689], TEXT[:12]]
+    request = tree_request(rows, (6, 4), BestFirstTree((2, 2, 2)), V)
+    proposal = drafter.open(info_for(2, V)).propose(request)
+    for row, length in enumerate(proposal.lengths):
+        drawn = []
+        for node in range(length):
+            parent = above = int(proposal.parents[row, node])
+            path = []
+            while above >= 0:
+                path.insert(0, int(proposal.tokens[row, above]))
+                above = int(proposal.parents[row, above])
+            chosen = model.after(model.context([*rows[row], *path]))
+            expected = torch.zeros(V)
+            expected[torch.from_numpy(chosen.ids).long()] = torch.from_numpy(chosen.log_weights).softmax(-1)
+            expected[[token for other, token in drawn if other == parent]] = 0  # its siblings
+            drawn.append((parent, int(proposal.tokens[row, node])))
+            q = proposal.q.probabilities[row, node]
+            torch.testing.assert_close(q, expected / expected.sum(), atol=1e-5, rtol=1e-3)
+
+
+# The table of successors: found once, and kept.
+
+
+@pytest.mark.parametrize("name", ["small.3.trie", "small.3.probing", "small.5.compressed"])
+def test_the_table_has_the_bigrams_of_the_model(folder, name):
+    model = fit(sentences_of("small"), V, BINARIES[name][0])
+    tables, found = model.tables(), drafter_from(folder, name).candidates._successors
+    for token in range(V):
+        after = tables.drafted_successors((token,))
+        expected = set() if after is None else set(after.ids.tolist())
+        assert set(found.after(token).tolist()) == expected
+        scores = tables.row((token,))[found.after(token)]
+        assert (np.diff(scores) <= 1e-5).all()
+    assert found.after(-1).tolist() == []
+
+
+@pytest.fixture
+def model(folder, tmp_path):
+    """Return a function that makes a drafter from a model in a folder of this test, which has no table yet."""
+    (tmp_path / "small.trie").write_bytes((folder / "small.3.trie").read_bytes())
+    return lambda **settings: drafter_from(tmp_path, "small.trie", **settings)
+
+
+def tables_in(folder):
+    return sorted(folder.glob("*.successors"))
+
+
+def test_the_table_is_found_once_and_read_after_that(model, tmp_path, monkeypatch):
+    first = model()
+    assert len(tables_in(tmp_path)) == 1
+    monkeypatch.setattr(successors, "find_successors", lambda *_: pytest.fail("found again"))
+    second = model(candidates=3)
+    for array in ("ids", "first"):
+        np.testing.assert_array_equal(*(getattr(one.candidates._successors, array) for one in (first, second)))
+
+
+def test_another_model_of_that_name_gets_a_table_of_its_own(model, folder, tmp_path):
+    model()
+    (tmp_path / "small.trie").write_bytes((folder / "small.3.quantized").read_bytes())
+    model()
+    drafter_from(tmp_path, "small.trie", vocab_size=V + 1)
+    assert len(tables_in(tmp_path)) == 3
+
+
+def test_a_model_of_the_same_size_with_another_probability_gets_a_table_of_its_own(tmp_path):
+    arpa = (DATA / "small.3.arpa").read_text()
+    line = next(line for line in arpa.splitlines() if line.split("\t")[1:2] == ["34"])
+    for other in (line, "-3." + line[3:]):
+        (tmp_path / "model.arpa").write_text(arpa.replace(line, other))
+        drafter_from(tmp_path, "model.arpa")
+    assert len(tables_in(tmp_path)) == 2
+
+
+@pytest.mark.parametrize(
+    "damage", [lambda raw: b"", lambda raw: raw[:-5], lambda raw: raw.replace(b"ids", b"odd")]
+)
+def test_a_damaged_table_is_found_again(model, tmp_path, damage):
+    expected = model().candidates._successors.ids
+    (table,) = tables_in(tmp_path)
+    table.write_bytes(damage(whole := table.read_bytes()))
+    np.testing.assert_array_equal(model().candidates._successors.ids, expected)
+    assert table.read_bytes() == whole
+
+
+def test_a_table_with_ids_beyond_the_vocabulary_is_not_read(model, tmp_path):
+    from safetensors.numpy import load_file, save_file
+
+    model()
+    (table,) = tables_in(tmp_path)
+    arrays = {name: array.copy() for name, array in load_file(table).items()}
+    assert successors._read(table, V) is not None
+    arrays["ids"][3] = V
+    save_file(arrays, table)
+    assert successors._read(table, V) is None
+
+
+def refusing(places, monkeypatch):
+    """Let nothing be written in some folders; a test may run as root, who may write anywhere."""
+    write = successors.writing_file
+
+    def writing_file(path):
+        if path.parent in places:
+            raise ConfigError("read-only")
+        return write(path)
+
+    monkeypatch.setattr(successors, "writing_file", writing_file)
+
+
+def test_the_table_of_a_model_in_a_read_only_folder_is_in_the_cache(model, tmp_path, cache, monkeypatch):
+    refusing([tmp_path], monkeypatch)
+    model()
+    assert tables_in(tmp_path) == []
+    assert len(tables_in(cache)) == 1
+    monkeypatch.setattr(successors, "find_successors", lambda *_: pytest.fail("found again"))
+    model()
+
+
+def test_where_no_folder_takes_the_table_a_warning_says_so(model, tmp_path, cache, monkeypatch):
+    refusing([tmp_path, cache], monkeypatch)
+    with pytest.warns(PluginWarning, match="can be kept neither in .* nor in .*made again each time"):
+        assert len(model().candidates._successors.ids) > 100
+
+
+@pytest.mark.parametrize("most", [20_000, 50_000])
+def test_of_too_many_pairs_those_of_probable_tokens_are_tried(monkeypatch, most):
+    monkeypatch.setattr(successors, "MOST_PAIRS", most)
+    monkeypatch.setattr(successors, "FEWEST_TRIED", 8)
+    probability = 1 / np.arange(1, 1001)
+    tried = successors._tried((probability / probability.sum()).astype(np.float32))
+    assert tried.sum() == pytest.approx(most, rel=0.1)
+    assert (np.diff(tried) <= 0).all()
+    assert tried[0] == 1000
+    assert tried[-1] >= 8
+    assert (successors._tried(np.full(100, 0.01, dtype=np.float32)) == 100).all()
+
+
+def test_a_long_table_says_that_it_takes_a_while(model, monkeypatch, caplog):
+    monkeypatch.setattr(successors, "MOST_PAIRS", 40_000)
+    model()
+    assert "finding the successors of" in caplog.text
+
+
+# What followed the last token in the text.
+
+
+def test_what_followed_in_the_text_is_a_candidate_though_the_table_misses_it(model, monkeypatch):
+    monkeypatch.setattr(successors, "MOST_SUCCESSORS", 1)
+    candidates = model(candidates=2).candidates
+    last, seldom = 34, TEXT[40]
+    before = candidates.after(candidates.context([last])).ids.tolist()
+    assert seldom not in candidates.context([last, 5, last]).seen
+    context = candidates.context([last, seldom, last])
+    assert context.seen == (seldom,)
+    assert len(before) <= 2
+    everything = model(candidates=V).candidates
+    assert everything.context([last, seldom, last]).seen == ()  # it is a candidate anyway
+    three = model(candidates=3).candidates
+    row = three.after(three.context([last, seldom, last]))
+    scores = dict(zip(row.ids.tolist(), row.log_weights.tolist(), strict=True))
+    assert len(scores) == 3
+    assert candidates.context([last, 998, last]).seen == ()  # unknown to the model: never drafted
+    assert context.last == last
+
+
+def test_far_back_in_a_text_nothing_is_looked_for_wherever_the_draft_began(model, monkeypatch):
+    """A draft asked for token by token has the q of one that began earlier, as a replay takes it."""
+    monkeypatch.setattr(successors, "MOST_SUCCESSORS", 0)
+    candidates = model(candidates=5).candidates
+    seldom = next(token for token in TEXT if candidates._ranks[token] > 20)
+    for distance, seen in ((WINDOW, (seldom,)), (WINDOW + 1, ())):
+        text = [34, seldom, *[2] * (distance - 2), 34]
+        assert candidates.context(text).seen == seen
+        assert candidates.context([7] * 40 + text).seen == seen
+        assert candidates.context(([7] * 40 + text)[-candidates.memory :]).seen == seen
+
+
+# Words that are not token ids.
+
+
+def words_model(folder, tokenizer, rows, order=3):
+    """Write an ARPA file over words: token ids that a tokenizer spells."""
+    names = {id_: word for word, id_ in tokenizer.get_vocab().items()}
+    return arpa_of_words(folder, [[names[token] for token in row] for row in rows], order)
+
+
+def arpa_of_words(folder, sentences, order=3):
+    vocabulary = sorted({word for sentence in sentences for word in sentence})
+    ids = [np.array([vocabulary.index(word) for word in sentence], dtype=np.int32) for sentence in sentences]
+    model = fit(ids, len(vocabulary), order)
+    write_arpa(folder / "ids.arpa", model.levels, model.known)
+    lines = (folder / "ids.arpa").read_text().splitlines()
+    for number, line in enumerate(lines):
+        fields = line.split("\t")
+        if len(fields) > 1:
+            words = [vocabulary[int(word)] if word.isdigit() else word for word in fields[1].split()]
+            lines[number] = "\t".join([fields[0], " ".join(words), *fields[2:]])
+    (folder / "words.arpa").write_text("\n".join([*lines, ""]))
+    return folder / "words.arpa"
+
+
+def text_of(vocab_size, seed=0):
+    generator = np.random.default_rng(seed)
+    weights = 1 / np.arange(1, vocab_size + 1)
+    return [generator.choice(vocab_size, 60, p=weights / weights.sum()).tolist() for _ in range(3)]
+
+
+def test_words_may_be_the_tokens_of_the_tokenizer(tmp_path):
+    words_model(tmp_path, target_tokenizer(), text_of(VOCAB))
+    by_words = drafter_from(tmp_path, "words.arpa", VOCAB, target_tokenizer(), words="tokens")
+    lines = [np.array(row, dtype=np.int32) for row in text_of(VOCAB)]
+    model = fit(lines, VOCAB, 3)
+    write_arpa(tmp_path / "numbers.arpa", model.levels, model.known)
+    tables = read_arpa(tmp_path / "numbers.arpa", VOCAB)
+    for tokens in ([0], [1, 2], [3, 0, 1], [5, 4, 3, 2]):
+        row = by_words.candidates.after(by_words.candidates.context(tokens))
+        np.testing.assert_allclose(row.log_weights, tables.row(tables.context(tokens))[row.ids], atol=1e-4)
+
+
+def test_a_model_of_another_tokenizers_tokens_drafts_when_translated(device, tmp_path):
+    target = small_target(device)
+    words_model(tmp_path, other_tokenizer(), text_of(len(OTHER_PIECES)))
+    own = drafter_from(tmp_path, "words.arpa", len(OTHER_PIECES), other_tokenizer(), words="tokens")
+    info = TargetInfo(VOCAB, target.eos_ids, target.device, target_tokenizer())
+    for method, way in (("tli", "temperature-1"), ("slem", "temperature-0.7-top-p-0.6")):
+        drafter = TranslatedDrafter(TranslatedConfig(drafter=own, method=method), info)
+        decoder = Decoder(target, drafter, gamma=Gamma(3, 1, 2), sampling=SETTINGS[way], strict=True)
+        assert doubled_p_value(decoder, enumerate_continuations(target, SETTINGS[way]), 2000) > 1e-4
+
+
+def word_level_tokenizer(words):
+    inner = Tokenizer(
+        WordLevel({f"\u2581{word}": id_ for id_, word in enumerate([*words, "?"])}, unk_token="\u2581?")
+    )
+    inner.pre_tokenizer, inner.decoder = Metaspace(), decoders.Metaspace()
+    return PreTrainedTokenizerFast(tokenizer_object=inner, unk_token="\u2581?")
+
+
+def test_words_of_text_are_tokens_without_their_blanks(tmp_path):
+    arpa_of_words(tmp_path, [["the", "cat", "sat"], ["the", "dog", "sat"], ["a", "dog", "sat"]])
+    tokenizer = word_level_tokenizer(["the", "cat", "dog", "sat", "a"])
+    drafter = drafter_from(tmp_path, "words.arpa", 6, tokenizer, words="text")
+    row = drafter.candidates.after(drafter.candidates.context(tokenizer("the")["input_ids"]))
+    best = row.ids[np.argsort(-row.log_weights)[:2]]
+    assert set(tokenizer.convert_ids_to_tokens(best.tolist())) == {"\u2581cat", "\u2581dog"}
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (
+            "ids",
+            r"has 0 of .* 6 tokens .* 6 by words: tokens\. Set words: tokens",
+        ),
+        ("tokens", None),
+    ],
+)
+def test_the_wrong_kind_of_words_is_told(tmp_path, words, message):
+    words_model(tmp_path, target_tokenizer(), text_of(VOCAB))
+    if message is None:
+        assert (
+            len(drafter_from(tmp_path, "words.arpa", VOCAB, target_tokenizer(), words=words).candidates._ranks)
+            == 6
+        )
+        return
+    with pytest.raises(ConfigError, match=message):
+        drafter_from(tmp_path, "words.arpa", VOCAB, target_tokenizer(), words=words)
+
+
+def test_words_of_no_tokenizer(tmp_path):
+    arpa_of_words(tmp_path, [["some", "other", "words"]] * 3)
+    with pytest.raises(ConfigError, match=r"no word of .* is a token of the target.*'translated'"):
+        drafter_from(tmp_path, "words.arpa", VOCAB, target_tokenizer())
+    with pytest.raises(ConfigError, match=r"with words: tokens, .* but the target has none"):
+        drafter_from(tmp_path, "words.arpa", VOCAB, words="tokens")
+
+
+# Errors.
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, "KenLM cannot read .*model: No such file or directory"),
+        (b"hello\n", r'KenLM cannot read .*model: first non-empty line was "hello" not \\data'),
+        (b"", "KenLM cannot read .*model: End of file"),
+        ((DATA / "kenlm" / "small.3.trie").read_bytes()[:5000], "has size 5000 but the headers say .* 9506"),
+        (
+            ("\\data\\\n" + "".join(f"ngram {n}=1\n" for n in range(1, 8)) + "\n\\1-grams:\n-1\ta\n").encode(),
+            "has order 7 but KenLM .* up to 6; install .* with MAX_ORDER",
+        ),
+    ],
+)
+def test_files_that_kenlm_cannot_read(tmp_path, content, message):
+    if content is not None:
+        (tmp_path / "model").write_bytes(content)
+    with pytest.raises(ConfigError, match=message):
+        drafter_from(tmp_path, "model")
+
+
+@pytest.mark.parametrize(
+    ("version", "told"), [((3, 12), "C\\+\\+ compiler"), ((3, 13), "not compile on Python 3.13")]
+)
+def test_without_the_package_the_settings_say_what_to_do(monkeypatch, version, told):
+    monkeypatch.setattr(ngram_config, "find_spec", lambda name: None)
+    monkeypatch.setattr(sys, "version_info", (*version, 0))
+    with pytest.raises(ValidationError, match=rf"not installed: .*{told}.*ARPA file .* as 'arpa'"):
+        NgramConfig(kenlm=Path("model"))
+    assert NgramConfig(arpa=Path("model")).arpa == Path("model")
