@@ -68,9 +68,14 @@ class DraftRecord:
 
     @property
     def buffer(self) -> Tensor:
-        """Buffer for dense q, `[B, max_gamma, V]` float32, allocated when it is first needed."""
+        """Buffer for dense q, `[B, max_gamma, V]` float32, allocated when it is first needed.
+
+        The q of one position are beside each other in memory: a GPU writes them without a copy.
+        """
         if self._buffer is None:
-            self._buffer = torch.zeros(self._shape, dtype=torch.float32, device=self.device)
+            batch, width, vocab = self._shape
+            by_position = torch.zeros(width, batch, vocab, dtype=torch.float32, device=self.device)
+            self._buffer = by_position.transpose(0, 1)
         return self._buffer
 
     def on(self, device: torch.device) -> DraftRecord:

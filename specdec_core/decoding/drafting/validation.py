@@ -226,7 +226,7 @@ def check_recorded(proposal: Proposal) -> Tensor | None:
         return None  # nearly always; elsewhere, asking would wait for the device
     if ragged(proposal):
         possible |= ~drafted(proposal)
-    return torch.where(possible.all(dim=1), FINE, BAD_TOKEN)
+    return ~possible.all(dim=1) * BAD_TOKEN  # FINE is 0
 
 
 def _check_values(proposal: Proposal, vocab_size: int, depth: tuple[int, ...]) -> tuple[Proposal, Tensor]:
