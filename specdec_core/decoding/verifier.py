@@ -37,7 +37,7 @@ from specdec_core.models import ModelSession
 from specdec_core.models.device import uploaded
 from specdec_core.models.fast.static_step import Decision
 from specdec_core.sampling.generators import RowGenerators
-from specdec_core.sampling.logits import LogitsToProbs
+from specdec_core.sampling.logits import PREFIX_READERS, LogitsToProbs
 from specdec_core.verification import AcceptanceResult
 
 _LEAST_LENIENCE = float(torch.finfo(torch.float32).tiny)
@@ -242,7 +242,7 @@ class Verifier:
     def _why_eager(self, proposal: Proposal) -> str | None:
         """Return why a draft cannot be verified in a captured function, or None."""
         if not self._to_probs.settings_only:
-            return "logits processors and constraints read the text before each position"
+            return PREFIX_READERS
         if not self._rule.algorithm_1:
             return f"{self._rule.name} is not the rule of Algorithm 1"
         if proposal.parents is not None:

@@ -57,6 +57,8 @@ _NEVER_POSITIVE = (
 )
 
 
+PREFIX_READERS = "logits processors and constraints read the text before each position"
+"""Why what depends on them is not captured."""
 _PROOFS = 8
 """In how many of its first calls a processor that a user gave is asked twice."""
 

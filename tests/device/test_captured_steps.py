@@ -10,6 +10,7 @@ from functools import cache
 import pytest
 import torch
 
+from specdec_core import default_registry
 from specdec_core.decoding import Decoder, decision
 from specdec_core.decoding.decision import CapturedDecision
 from specdec_core.decoding.drafting.captured_line import CapturedLine
@@ -104,19 +105,36 @@ def test_lenience_and_what_it_costs(device, seen, lenience, temperature, who):
 
 
 @pytest.mark.parametrize(
-    ("settings", "reason"),
+    ("settings", "reason", "uncaptured"),
     [
-        ({"repetition_penalty": 1.2}, "logits processors and constraints read the text"),
-        ({"rule": "block"}, "BlockRule"),
-        ({"gamma": {"name": "tree", "widths": (2, 1)}}, "token trees"),
+        ({"repetition_penalty": 1.2}, "logits processors and constraints read the text", {"drafts", "verified"}),
+        ({"rule": "block"}, "BlockRule", {"verified"}),
+        ({"gamma": {"name": "tree", "widths": (2, 1)}}, "token trees", {"verified"}),
+        ({"gamma": {"name": "confidence", "threshold": 0.1, "max_gamma": 3}}, "reads the confidence", {"drafts"}),
     ],
 )
-def test_what_is_not_captured_runs_after_the_pass_and_is_told_once(device, seen, settings, reason):
+def test_what_is_not_captured_runs_pass_by_pass_and_is_told_once(device, seen, settings, reason, uncaptured):
     expected = decode(made("cpu", "transformer", **settings))
     with pytest.warns(PluginWarning, match=reason) as told:
         assert decode(made(device, "transformer", **settings)) == expected
+    parts = {"drafts": "drafts are captured pass by pass", "verified": "drafts are verified after"}
+    for part, text in parts.items():
+        assert sum(text in str(one.message) for one in told) == (part in uncaptured)
+    assert len(told) == len(uncaptured)
+    assert any(isinstance(kind, CapturedDecision) for kind in seen) == ("verified" not in uncaptured)
+
+
+def test_a_draft_within_another_is_captured_pass_by_pass_and_is_told_once(device, seen):
+    def chain(where):
+        first, second = drafter_on(where, "copy-recent"), drafter_on(where, "transformer")
+        config = default_registry().spec("drafter", "chain").config(drafters=(first, second), min_draft_tokens=3)
+        drafter = default_registry().create("drafter", "chain", config, target_on("cpu", "llama").info())
+        return Decoder(target_on(where, "llama", graphs=True), drafter, gamma=3, temperature=1)
+
+    expected = decode(chain("cpu"))
+    with pytest.warns(PluginWarning, match="part of another drafter's.*drafts are captured pass by pass") as told:
+        assert decode(chain(device)) == expected
     assert len(told) == 1
-    assert not any(isinstance(kind, CapturedDecision) for kind in seen)
 
 
 class Wrong(Drafter):

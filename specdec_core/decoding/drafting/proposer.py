@@ -115,6 +115,8 @@ class Proposer:
                     self.request.start(tokens, budget, hidden_states, self._keep_drafting(), tree, depth)
                     made = session.propose(self.request)
                     self.seconds += perf_counter() - begun
+                    if (reason := self.request.uncaptured) is not None:
+                        self._guard.note(f"compile: {reason}, so that drafts are captured pass by pass.")
                     if isinstance(made, Proposal) and made._fixed and self.request.made(made):
                         return made, self.request.faults
                     return validate(

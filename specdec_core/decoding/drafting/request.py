@@ -33,7 +33,7 @@ from specdec_core.sampling.candidates import (
     write_log_weights,
 )
 from specdec_core.sampling.generators import RowGenerators
-from specdec_core.sampling.logits import LogitsToProbs, argmax
+from specdec_core.sampling.logits import PREFIX_READERS, LogitsToProbs, argmax
 
 Numbers: TypeAlias = list[list[float]]
 """Random numbers of each sequence."""
@@ -120,6 +120,7 @@ class DraftRecorder:
         self._step = step or object()
         self._drawn_directly = False
         self._in_line = False
+        self._uncaptured: str | None = None
         self.faults: Tensor | None = None
         self._forked = 0
         self._record.clear()
@@ -189,9 +190,11 @@ class DraftRecorder:
     @inference_only
     def sample_line(self, run: Callable[[Line], Sequence[Tensor] | None]) -> bool:
         """See `DraftRequest.sample_line`."""
-        alone = type(self._sampler) is DraftSampler and not self._is_fork and self._keep_drafting is None
         begun = len(self._record) or self._record.extended or self._tree is not None
-        if not alone or begun or not self._to_probs.settings_only or self._device.type != "cuda":
+        if begun or self._device.type != "cuda" or type(self._sampler) is not DraftSampler:
+            return False
+        self._uncaptured = self._why_uncaptured()
+        if self._uncaptured is not None:
             return False
         numbers = [[] for _ in self._budget] if self._to_probs.greedy else self._take_numbers()
         made = run(Line(CapturedLine(self._to_probs.settings), self._budget, numbers, self._device))
@@ -204,6 +207,19 @@ class DraftRecorder:
         self._record.add_line(tokens[:, :width], Dense(sampled[0][:, :width]) if sampled else PointMass())
         self._lengths, self._left, self._in_line = list(self._budget), [0] * len(self._budget), True
         return True
+
+    @property
+    def uncaptured(self) -> str | None:
+        """Why this draft, or that of a fork, is captured pass by pass and not as a whole; None if it is not."""
+        found = (self._uncaptured, *(fork._uncaptured for fork in self._forks[: self._forked]))
+        return next(filter(None, found), None)
+
+    def _why_uncaptured(self) -> str | None:
+        if self._is_fork:
+            return "the draft is a part of another drafter's"
+        if self._keep_drafting is not None:
+            return "the gamma controller reads the confidence of each draft token"
+        return None if self._to_probs.settings_only else PREFIX_READERS
 
     @inference_only
     def draw(self, probabilities: Tensor) -> Tensor:
