@@ -221,6 +221,35 @@ def test_figures_of_llama_cpp_are_sums(serve):
     assert any("24 of 48 draft tokens" in note for note in row.notes)
 
 
+LLAMA_CPP_PYTHON = {
+    "id": "cmpl-75121a77-2faf-46d6-aa46-62e78d87acc1",
+    "object": "text_completion",
+    "created": 1795649499,
+    "model": "target",
+    "choices": [
+        {
+            "text": "import sys\nimport os\nimport sys",
+            "index": 0,
+            "logprobs": None,
+            "finish_reason": "length",
+        }
+    ],
+    "usage": {"prompt_tokens": 3, "completion_tokens": 8, "total_tokens": 11},
+}
+"""What `python -m llama_cpp.server` 0.3.36 answered, with `--draft_model prompt-lookup-decoding`."""
+
+
+def test_the_server_of_llama_cpp_python_tells_nothing_of_its_drafts(serve):
+    found = read_answer(LLAMA_CPP_PYTHON, 1.5)
+    assert (found.text, found.tokens) == ("import sys\nimport os\nimport sys", 8)
+    assert found.request is found.drafted is found.accepted is None
+    assert (found.token_ids, found.finish_reason) == ((), "length")
+    row = compared(serve, serve(owner="me"))  # as it names itself
+    assert row.device.startswith("server at ")
+    assert (row.counts.block_efficiency, row.counts.alpha) == (None, None)
+    assert row.speed.tokens_per_second > 0
+
+
 def counters(server):
     done = 100 + sum(one["max_tokens"] == TOKENS for one in server.asked)
     lines = [("num_drafts", "", 4), ("num_draft_tokens", "", 12), ("num_accepted_tokens", "", 6)]
