@@ -172,6 +172,8 @@ def test_every_public_name_is_in_a_module_of_the_reference():
         for module in re.findall(r"^::: (\S+)$", TEXTS[page], re.MULTILINE)
     ]
     assert sorted(modules) == sorted(set(modules)), "a module is documented in one place"
+    settings = {default_registry().spec(record.kind, record.name).config.__module__ for record in SHIPPED}
+    assert {module for module in settings if not module.startswith("specdec_core.")} <= set(modules)
     missing = []
     for package, name in public_names():
         home = getattr(getattr(importlib.import_module(package), name), "__module__", None)

@@ -134,6 +134,12 @@ def test_every_public_name_is_documented(documented):
     assert not missing
 
 
+def test_the_interface_begins_with_the_drafter(site):
+    text = (site / "api" / "interface.html").read_text(encoding="utf-8").partition("<article")[2]
+    names = re.findall(r'id="specdec_core\.interface\.drafter\.(\w+)"', text)
+    assert names[:2] == ["Drafter", "DraftSession"]
+
+
 def test_every_hook_is_documented(documented):
     hooks = [name for name, value in vars(HookSpecs).items() if hasattr(value, "specdec_spec")]
     assert hooks
