@@ -26,6 +26,7 @@ from typing import Any
 import beam_tables
 import benchmark_tables
 import digits
+import drafter_tables
 import generation_tables
 import gpu_tables
 import launch_tables
@@ -51,7 +52,7 @@ OUTPUT = re.compile(
 )
 _GENERATED = re.compile(
     r"(<!-- (?P<kind>arrays|include|keys|arguments|generation|checks|commands|paper|digits|"
-    r"beams|replays|launches|measured|forecasts): "
+    r"beams|gains|replays|launches|measured|forecasts): "
     r"(?P<what>\S+) -->\n).*?"
     r"(<!-- end of (?P=kind) -->)",
     re.DOTALL,
@@ -220,6 +221,7 @@ WRITERS: dict[str, Callable[[str], str]] = {
     "arguments": arguments,
     "checks": checks,
     "commands": commands,
+    "gains": drafter_tables.gains,
     **{kind: (lambda name, parts=parts: parts[name]()) for kind, parts in _TABLES.items()},
 }
 

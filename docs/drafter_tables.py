@@ -1,0 +1,130 @@
+"""Tables of what drafters gain: docs/data/drafters.json (`benchmarks/which_drafter.py`), and recorded speeds."""
+
+from __future__ import annotations
+
+import json
+import re
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from markdown_table import table
+
+DATA = Path(__file__).parent / "data"
+GAMMAS = (2, 4, 8)
+"""Gammas on the pages of drafters; the second is compared."""
+SPEEDS = {
+    "random": "random",
+    "bigram": "ngram-2",
+    "prompt-copy": "prompt-copy",
+    "heads": "heads",
+    "transformer": "transformer",
+    "hierarchical(ngram)": "hierarchical on ngram-2",
+}
+"""Runs whose speed was recorded with the best fixed gamma, and their names there."""
+SELF = {
+    "quantized": "`quantized`, `bits: 8`",
+    "quantized-4-bits": "`quantized`, `bits: 4`",
+    "early-exit": "`early-exit`, trained",
+}
+"""The same with the study of self-speculation."""
+
+Runs = dict[str, dict[tuple[float, int], dict[str, Any]]]
+"""Rows by run, and by temperature and gamma."""
+
+
+@cache
+def _data(name: str) -> dict[str, Any]:
+    data: dict[str, Any] = json.loads((DATA / f"{name}.json").read_text(encoding="utf-8"))
+    return data
+
+
+def _runs(drafter: str = "") -> Runs:
+    """Return the runs, of one drafter only if it is named."""
+    runs: Runs = {}
+    for row in _data("drafters")["rows"]:
+        if drafter in ("", row["drafter"]):
+            runs.setdefault(row["run"], {})[row["temperature"], row["gamma"]] = row
+    return runs
+
+
+def _cells(rows: dict[tuple[float, int], dict[str, Any]], gamma: int) -> list[str]:
+    """Return acceptance rate and tokens per step at both temperatures."""
+    cells = []
+    for temperature in (0.0, 1.0):
+        row = rows[temperature, gamma]
+        cells += [f"{row['acceptance_rate']:.2f}", f"{row['block_efficiency']:.2f} ±{row['half_interval']:.2f}"]
+    return cells
+
+
+HEAD = ("acceptance rate, T = 0", "tokens per step", "acceptance rate, T = 1", "tokens per step")
+
+
+def of_drafter(name: str) -> str:
+    """Return acceptance rate and tokens per step of a drafter at some gammas."""
+    runs = _runs(name)
+    several = len(runs) > 1
+    rows = [
+        (*((f"`{run}`",) if several else ()), str(gamma), *_cells(found, gamma))
+        for run, found in runs.items()
+        for gamma in GAMMAS
+    ]
+    where = "On [texts of the built-in target](../which-drafter.md#tokens-per-step):\n\n"
+    return where + table((*(("run",) if several else ()), "γ", *HEAD), rows)
+
+
+def _speed(run: str) -> str:
+    """Return the recorded speed-up of a run in greedy decoding, or nothing."""
+    for row in _data("recorded")["cost-aware"]["rows"]:
+        if row["drafter"] == SPEEDS.get(run):
+            speed = float(row["best fixed gamma"].partition(" ")[0]) / float(row["baseline"])
+            return f"{speed:.2f}×"
+    for row in _data("recorded")["self"]["rows"]:
+        if row["drafter"] == SELF.get(run):
+            return re.sub(r" ±.*", "", row["speed-up, T = 0"])
+    return ""
+
+
+def every_drafter() -> str:
+    """Return tokens per step and recorded speed-ups of all drafters, the most tokens at temperature 0 first."""
+    gamma = GAMMAS[1]
+    found = []
+    for run, rows in _runs().items():
+        name = rows[0.0, gamma]["drafter"]
+        link = f"[`{run if run.startswith(name) else name}`](drafters/{name}.md)"
+        link += "" if run.startswith(name) else f", {run}"
+        order = rows[0.0, gamma]["block_efficiency"]
+        found.append((order, (link, *_cells(rows, gamma), _speed(run))))
+    ranked = [cells for _, cells in sorted(found, reverse=True)]
+    return table(("drafter", *HEAD, "speed-up, T = 0"), ranked)
+
+
+METHODS = {"lookup": "prompt-copy", "assisted": "transformer"}
+"""Drafters by the names that the benchmark against transformers has for them."""
+
+
+def by_batch() -> str:
+    """Return the measured speed-up of two drafters by batch size and temperature, for targets of several sizes."""
+    speeds = {
+        (row["method"], *(group["key"][one] for one in ("batch_size", "temperature", "size"))): row
+        for group in _data("vs_transformers")["rows"]
+        for row in group["rows"]
+        if row["configuration"] == "packed"
+    }
+    sizes = list(dict.fromkeys(size for *_, size in speeds))
+    rows = []
+    for method, batch, temperature in sorted({key[:3] for key in speeds if key[0] in METHODS}):
+        ratios = []
+        for size in sizes:
+            drafted, plain = (
+                speeds[one, batch, temperature, size]["specdec_tokens_per_second"]["median"]
+                for one in (method, "baseline")
+            )
+            ratios.append(f"{drafted / plain:.2f}×")
+        rows.append((f"`{METHODS[method]}`", str(batch), f"{temperature:g}", *ratios))
+    return table(("drafter", "batch size", "T", *(f"{size} target" for size in sizes)), rows)
+
+
+def gains(name: str) -> str:
+    """Return the table of a drafter; with `all` the one of all drafters, with `batch` the one of batch sizes."""
+    return {"all": every_drafter, "batch": by_batch}.get(name, lambda: of_drafter(name))()
