@@ -40,7 +40,7 @@ _RULES = {
     r"\bgreys?\b|\b(?:label|model|cancel)l(?:ed|ing)\b|\bcentres?\b": SPELLING,
     r"\b[Rr]efus(?:e|es|ed|ing|al|als)\b": REFUSE,
     r"(?<!there )(?<!There )\b(?:is|are|was|were) no (?!longer|more\b|less\b|fewer\b|better\b)\w+": NO,
-    r"\blaws?\b": LAW,
+    r"(?<!'s )\blaws?\b": LAW,
 }
 _PAGE_RULES = {
     r"(?:(?<=[.!:] )|^)What (?:[\w,'`-]+\s)+?[\w`]+\.": WHAT,
