@@ -19,15 +19,16 @@ from specdec_core.cli.options.shared_options import (
 from specdec_core.interface.errors import ConfigError
 from specdec_core.interface.files import check_output
 from specdec_core.offline.profile import SpeculationProfile, read_profile, speculation_profile, write_profile
+from specdec_core.offline.record.format import HEADER
 from specdec_core.registry import shipped_file
 from specdec_core.study.config.yaml_source import parse_value
 from specdec_core.study.report.formats import number
 from specdec_core.study.report.layout import Column, Prose, ReportTable, Row, for_terminal
+from specdec_core.study.run.folder import RESULTS
 
 if TYPE_CHECKING:
     from specdec_core.offline.profile import Measured
 
-_RECORD, _RESULTS = "record.json", "results.jsonl"
 _GAMMA = 8
 
 
@@ -90,14 +91,14 @@ def _profile(
     source: str, drafter: str | None, gamma: int | None, run: str | None, task: str | None, *, quiet: bool
 ) -> SpeculationProfile:
     path = Path(source)
-    recorded = shipped_file(source, "record", _RECORD) is not None or (path / _RECORD).is_file()
+    recorded = shipped_file(source, "record", HEADER) is not None or (path / HEADER).is_file()
     _refuse("is for records", recorded, drafter=drafter, gamma=gamma)
     if recorded:
         _refuse("is for results", allowed=False, run=run)
         if drafter is None:
             raise ConfigError(f"{source} is a record; name the drafter that is replayed on it: --drafter NAME.")
         return speculation_profile(_on_record(source, drafter, gamma or _GAMMA, task, quiet=quiet))
-    if path.is_dir() or path.name == _RESULTS:
+    if path.is_dir() or path.name == RESULTS:
         from specdec_core.offline.profile import measured_in_study
 
         return speculation_profile(measured_in_study(path, run, task))

@@ -14,6 +14,7 @@ from specdec_core.offline.profile.counts import DraftCounts, Measured, counts_of
 from specdec_core.registry import default_registry
 from specdec_core.study.config.grouping import group_label
 from specdec_core.study.report.results_diff import read_results
+from specdec_core.study.run.folder import OUTPUTS
 
 _SHARED = ("drafter", "draft_sampling", "lenience", "rule")
 """Settings of a run that its acceptance depends on, besides gamma."""
@@ -111,8 +112,6 @@ def _whole(row: Mapping[str, Any]) -> DraftCounts:
 
 def _requests(folder: Path, task: str | None) -> dict[str, list[DraftCounts]]:
     """Return the counts of each request by run, as far as `outputs.jsonl` has them."""
-    from specdec_core.study.report.result_files import OUTPUTS  # imports numpy
-
     path = (folder if folder.is_dir() else folder.parent) / OUTPUTS
     found: dict[str, list[DraftCounts]] = defaultdict(list)
     if not path.exists():

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+HEADER = "record.json"
+"""Name of the file with the header of a record."""
 FinishReason: TypeAlias = Literal["eos", "stop", "length", "context"]
 """Why a text ended: at an end of sequence, a stop string, the length limit, or the end of the target's context."""
 _TokenId = Annotated[int, Field(ge=0)]

@@ -10,12 +10,17 @@ from pathlib import Path
 from specdec_core.interface.errors import ConfigError, reading
 from specdec_core.interface.files import input_path, open_input, open_text
 from specdec_core.offline.record.file_errors import damaged, validated
-from specdec_core.offline.record.format import PartHeader, PromptColumns, Record, RecordedText, RecordHeader
+from specdec_core.offline.record.format import (
+    HEADER,
+    PartHeader,
+    PromptColumns,
+    Record,
+    RecordedText,
+    RecordHeader,
+)
 from specdec_core.offline.record.shards import ShardInfo, read_info, read_shard, shard_name
 from specdec_core.registry import shipped_file
 
-HEADER = "record.json"
-"""Name of the file with the header."""
 TOKENIZER = "tokenizer"
 """Name of the folder with the target's tokenizer."""
 FEATURES = "features.safetensors"

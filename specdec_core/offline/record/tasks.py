@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from specdec_core.interface.errors import ConfigError, differences
 from specdec_core.offline.record.file_errors import validated
-from specdec_core.offline.record.reader import HEADER
+from specdec_core.offline.record.format import HEADER
 from specdec_core.study.config.prompts import PromptText, fingerprint_prompts, render_prompt
 from specdec_core.study.config.schema import PromptsConfig
 from specdec_core.study.config.study import Task

@@ -14,10 +14,16 @@ from typing import Any
 
 from specdec_core.interface.errors import ConfigError, differences
 from specdec_core.interface.files import writing_file
-from specdec_core.offline.record.format import PromptColumns, Record, RecordedText, RecordHeader, VerifyTimes
+from specdec_core.offline.record.format import (
+    HEADER,
+    PromptColumns,
+    Record,
+    RecordedText,
+    RecordHeader,
+    VerifyTimes,
+)
 from specdec_core.offline.record.reader import (
     FEATURES,
-    HEADER,
     PROMPTS,
     TOKENIZER,
     part_folder,

@@ -14,21 +14,13 @@ from specdec_core.interface.files import writing_file
 from specdec_core.study.config.grouping import group_label
 from specdec_core.study.config.study import BASELINE
 from specdec_core.study.report.html.html_report import report_page
+from specdec_core.study.run.folder import OUTPUTS, REPORT, RESULTS, SUMMARY
 
 if TYPE_CHECKING:
     from specdec_core.study.config.study import Study
     from specdec_core.study.report.quality import Output
     from specdec_core.study.report.summary import RunSummary
     from specdec_core.study.run.study_session import StudyResult
-
-RESULTS = "results.jsonl"
-"""The file with one object per run."""
-OUTPUTS = "outputs.jsonl"
-"""The file with one object per run and prompt."""
-SUMMARY = "summary.csv"
-"""The file with one row per run, and one for each of its groups of prompts."""
-REPORT = "report.html"
-"""The report for readers."""
 
 Outputs: TypeAlias = Mapping[tuple[str | None, str], "Sequence[Output]"]
 """The outputs by task and run, in the order of the prompts."""

@@ -12,6 +12,7 @@ from typing import Any, Literal, TypeAlias
 from specdec_core.interface.errors import ConfigError, reading
 from specdec_core.interface.files import open_text
 from specdec_core.study.config.grouping import group_label
+from specdec_core.study.run.folder import RESULTS
 
 Speed: TypeAlias = Literal["speedup", "tokens_per_second"]
 """Which speed is compared: that over the baseline of the same study, or the absolute one."""
@@ -102,8 +103,6 @@ def read_results(path: Path) -> dict[Run, dict[str, Any]]:
     Raises:
         ConfigError: It holds no results.
     """
-    from specdec_core.study.report.result_files import RESULTS  # imports numpy
-
     path = path / RESULTS if path.is_dir() else path
     found: dict[Run, dict[str, Any]] = {}
     with reading(path, ConfigError, "results of a study"), open_text(path) as lines:

@@ -18,7 +18,19 @@ LOCK = ".lock"
 """Name of the empty file that is locked while a study runs."""
 
 
-FILES = (LOCK, "repeats.jsonl", "results.jsonl", "summary.csv", "outputs.jsonl", "report.html")
+JOURNAL = "repeats.jsonl"
+"""Name of the journal, with one object per line: the study's provenance, then each finished repeat."""
+RESULTS = "results.jsonl"
+"""The file with one object per run."""
+OUTPUTS = "outputs.jsonl"
+"""The file with one object per run and prompt."""
+SUMMARY = "summary.csv"
+"""The file with one row per run, and one for each of its groups of prompts."""
+REPORT = "report.html"
+"""The report for readers."""
+
+
+FILES = (LOCK, JOURNAL, RESULTS, SUMMARY, OUTPUTS, REPORT)
 """Names of all files that a study writes into its folder."""
 
 

@@ -22,11 +22,8 @@ from pathlib import Path
 from typing import Any
 
 from specdec_core.interface.errors import ConfigError, differences
-from specdec_core.study.run.folder import StorageError, cannot_store, make_folder
+from specdec_core.study.run.folder import JOURNAL, StorageError, cannot_store, make_folder
 from specdec_core.study.run.repeats import Repeat, Repeats
-
-JOURNAL = "repeats.jsonl"
-"""Name of the journal, with one object per line: the study's provenance, then each finished repeat."""
 
 _HEAD = b'{"fingerprint"'
 _CHECK = b', "crc32": '
