@@ -3,14 +3,13 @@
 The n-grams are estimated from the Python standard library, and written as an ARPA file, of which KenLM's own
 `build_binary` makes the binaries. In one JSON object, for each model and number of candidates:
 
-* `alpha`: the acceptance rate at temperatures 0 and 1, replayed exactly on the record that ships, with gamma 4.
-* `microseconds_per_token` and `c`: the time of a draft token while the built-in target, and one of 116 million
-  parameters, decode; and the same over the time of a forward pass.
+* `alpha`: the acceptance rate at temperatures 0 and 1, replayed exactly on texts of the record that ships.
+* `microseconds_per_token`: processor time of a draft token, for drafts of 4 tokens along recorded texts.
 * `seconds_to_load`: with the table of successors in its file, and `seconds_of_table` to find it the first time.
 * `megabytes`: of the file; `resident_private` and `resident_mapped`: how much more of either the process holds
   after drafting. The kernel shares what is mapped between processes, and frees it when memory is short.
 
-    python benchmarks/kenlm.py --build-binary kenlm/build/bin/build_binary
+    python benchmarks/kenlm_models.py --build-binary kenlm/build/bin/build_binary
 """
 
 from __future__ import annotations
@@ -18,24 +17,26 @@ from __future__ import annotations
 import argparse
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from time import perf_counter
+from time import perf_counter, process_time
 from typing import Any
 
 import torch
-from _common import report, spread
+from _common import report
 from transformers.utils import logging as hf_logging
 
-from specdec_core import Decoder, LoadedModel, default_registry, load_model
-from specdec_core.decoding import Metrics, make_drafter
-from specdec_core.interface.settings import GenerationSettings, SamplingSettings
-from specdec_core.models import inflate
-from specdec_core.offline.record import Record, read_record
+from specdec_core import LoadedModel, default_registry, load_model
+from specdec_core.decoding import make_drafter
+from specdec_core.decoding.drafting.request import DraftRecorder
+from specdec_core.interface import SessionInfo
+from specdec_core.interface.settings import SamplingSettings
+from specdec_core.offline.record import Record, RecordPart, read_record
+from specdec_core.offline.record.format import RecordedText, SomeTexts
 from specdec_core.offline.replay import DrafterReplay, expected_metrics
+from specdec_core.sampling.generators import RowGenerators
+from specdec_core.sampling.logits import LogitsToProbs
 from specdec_core.study import run_model
-from specdec_core.study.config.prompts import read_prompts
-from specdec_core.study.config.schema import PromptsConfig
 from specdec_drafters.common.texts import target_documents
 from specdec_drafters.ngram.arpa_writer import write_arpa
 from specdec_drafters.ngram.kneser_ney import fit
@@ -49,16 +50,14 @@ def main() -> None:
     torch.set_num_threads(options.threads)
     hf_logging.disable_progress_bar()
     target = load_model("builtin:target")
-    targets = [target, inflate(target, options.inflate_layers, options.inflate_width)]
     record = read_record("builtin:code")
     with tempfile.TemporaryDirectory() as folder:
         rows = [
-            {**labels, **measured(settings, targets, record, options)}
+            {**labels, **measured(settings, target, record, options)}
             for order in options.orders
             for labels, settings in models(order, target, Path(folder), options)
         ]
-    names = [f"{sum(weight.numel() for weight in one.model.parameters()):,}" for one in targets]
-    report({"benchmark": "kenlm", "gamma": options.gamma, "parameters_of_targets": names, "rows": rows})
+    report({"benchmark": "kenlm", "gamma": options.gamma, "texts": options.texts, "rows": rows})
 
 
 def parse() -> argparse.Namespace:
@@ -69,11 +68,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--candidates", type=int, nargs="+", default=[64, 128, 256, 512])
     parser.add_argument("--forms", nargs="+", choices=("arpa", *FORMS), default=["arpa", *FORMS])
     parser.add_argument("--gamma", type=int, default=4)
-    parser.add_argument("--prompts", type=int, default=4, help="prompts that are decoded for the cost")
-    parser.add_argument("--new-tokens", type=int, default=64, help="new tokens per prompt")
-    parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--inflate-layers", type=int, default=16)
-    parser.add_argument("--inflate-width", type=int, default=8192)
+    parser.add_argument("--texts", type=int, default=24, help="about how many texts of each part of the record")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     return parser.parse_args()
 
@@ -97,7 +92,7 @@ def models(
 
 
 def measured(
-    settings: dict[str, Any], targets: list[LoadedModel], record: Record, options: argparse.Namespace
+    settings: dict[str, Any], target: LoadedModel, record: Record, options: argparse.Namespace
 ) -> dict[str, Any]:
     """Return what one drafter does, and what it takes."""
     registry, path = default_registry(), Path(settings.get("kenlm") or settings["arpa"])
@@ -105,15 +100,17 @@ def measured(
     row: dict[str, Any] = {"megabytes": round(path.stat().st_size / 1e6, 2)}
     if "kenlm" in settings and not list(path.parent.glob(f"{path.name}.*.successors")):
         start = perf_counter()
-        make_drafter(targets[0], config, registry=registry)
+        make_drafter(target, config, registry=registry)
         row["seconds_of_table"] = round(perf_counter() - start, 2)
     before, start = resident(), perf_counter()
-    drafter = make_drafter(targets[0], config, registry=registry)
+    drafter = make_drafter(target, config, registry=registry)
     row["seconds_to_load"] = round(perf_counter() - start, 3)
     row["alpha"] = {
         str(part.header.task): round(
             expected_metrics(
-                DrafterReplay(record, part, drafter, max_gamma=options.gamma, target=targets[0]).acceptance(),
+                DrafterReplay(
+                    record, some_texts(part, options.texts), drafter, max_gamma=options.gamma, target=target
+                ).acceptance(),
                 options.gamma,
             ).metrics.alpha,
             4,
@@ -122,26 +119,31 @@ def measured(
     }
     after = resident()
     row |= {f"resident_{kind}": round((after[kind] - before[kind]) / 1e6, 1) for kind in before}
-    row["targets"] = [costs(target, drafter, options) for target in targets]
+    fresh = make_drafter(target, config, registry=registry)  # no candidates are cached
+    texts = list(some_texts(record.parts[-1], options.texts))[:8]
+    row["microseconds_per_token"] = microseconds(fresh, texts, target.vocab_size, options.gamma)
     return row
 
 
-def costs(target: LoadedModel, drafter: Any, options: argparse.Namespace) -> dict[str, Any]:
-    """Return microseconds per draft token and c, decoding with a target."""
-    prompts = [p.text for p in read_prompts(PromptsConfig(builtin="heldout", limit=options.prompts), Path())]
-    settings = GenerationSettings(max_new_tokens=options.new_tokens, ignore_eos=True)
-    plain = Decoder(target, sampling=SamplingSettings())
-    drafting = Decoder(target, drafter, gamma=options.gamma, sampling=SamplingSettings(), strict=True)
-    microseconds, c = [], []
-    for turn in range(options.repeats + 1):
-        base, own = (
-            sum((one.generate([prompt], settings, seeds=[turn]).metrics for prompt in prompts), Metrics())
-            for one in (plain, drafting)
-        )
-        if turn:  # the first round is a warm-up
-            microseconds.append(1e6 * own.draft_seconds_per_call)
-            c.append(own.draft_seconds_per_call / base.verify_seconds_per_call)
-    return {"microseconds_per_token": spread(microseconds, 1), "c": spread(c, 5)}
+def microseconds(drafter: Any, texts: Iterable[RecordedText], vocab: int, gamma: int) -> float:
+    """Return the processor time of a draft token, at every third token of some texts."""
+    recorder = DraftRecorder(LogitsToProbs(SamplingSettings()), RowGenerators([0]), 1, vocab, gamma, "cpu")
+    session = drafter.open(SessionInfo(1, vocab, 4096, gamma, "cpu"))
+    seconds, drafted = 0.0, 0
+    with torch.inference_mode():
+        for text in texts:
+            tokens = [*text.prompt, *text.tokens]
+            for end in range(len(text.prompt), len(tokens), 3):
+                start = process_time()
+                recorder.start([tokens[:end]], (gamma,))
+                drafted += session.propose(recorder).lengths[0]
+                seconds += process_time() - start
+    return round(1e6 * seconds / drafted, 1)
+
+
+def some_texts(part: RecordPart, count: int) -> SomeTexts:
+    """Return evenly chosen texts of a part."""
+    return SomeTexts(part, tuple(range(0, len(part), max(1, len(part) // count))))
 
 
 def resident() -> dict[str, int]:
