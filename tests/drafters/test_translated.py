@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from os.path import commonprefix
 
 import numpy as np
 import pytest
@@ -328,6 +329,44 @@ def test_a_session_proposes_as_a_fresh_one(info, drafters, who, method):
             session.rollback(lengths)
             del tokens[0][lengths[0] :]
         assert_as_fresh(drafter, session_info, session, tokens)
+
+
+@pytest.mark.parametrize("method", ["tli", "slem"])
+@pytest.mark.parametrize("who", ["model", "counting"])
+def test_the_drafter_is_told_which_of_its_own_tokens_were_accepted(info, drafters, monkeypatch, who, method):
+    """It keeps what it computed for them; what it computed for others would be stale."""
+    accepted = []
+
+    def opened(session_info, open_session=drafters[who].open):
+        session = open_session(session_info)
+        propose, tell, drafts = session.propose, session.commit, [[]]
+
+        def draft(request):
+            proposal = propose(request)
+            drafts[:] = rows_of(proposal)
+            return proposal
+
+        def told(outcome):
+            for new, kept, drafted in zip(outcome.committed, outcome.accepted, drafts, strict=True):
+                assert kept == len(commonprefix([drafted, list(new)]))
+            accepted.append(outcome.accepted[0])
+            drafts[:] = [[]]  # has its outcome
+            tell(outcome)
+
+        monkeypatch.setattr(session, "propose", draft)
+        monkeypatch.setattr(session, "commit", told)
+        return session
+
+    monkeypatch.setattr(drafters[who], "open", opened)
+    session, tokens = translated(drafters[who], info, method).open(info_for(1, VOCAB)), [[2, 3, 5, 2]]
+    for step in range(12):
+        proposal = session.propose(request_for(tokens, [3], seed=step))
+        (row,) = rows_of(proposal)
+        if step % 2 and len(row) > 1:
+            commit(session, tokens, proposal, [0], last=row[1])  # as if it had been drafted first
+        else:
+            commit(session, tokens, proposal, [len(row)], last=step % VOCAB)
+    assert min(accepted) == 0 < max(accepted)
 
 
 class Watched(PromptCopyDrafter):
