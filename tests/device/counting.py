@@ -45,23 +45,18 @@ class Cost:
 
 
 LINES = (
-    *(
-        None,
-        "random",
-        "bigram",
-        "copy-recent",
-        "suffix",
-        "datastore",
-        "transformer",
-        "early-exit",
-        "heads",
-        "eagle3",
-    ),
-    *("parallel", "dflash", "mtp", "chain", "hierarchy-bigram", "translated", "translated-text"),
+    *(None, "random", "bigram", "copy-recent", "suffix", "datastore", "transformer", "early-exit", "heads"),
+    *("eagle3", "eagle3-parallel", "parallel", "dflash", "mtp", "chain", "hierarchy-bigram"),
+    *("translated", "translated-text"),
 )
-TREES = ("trigram", "copy-recent", "transformer", "early-exit", "heads", "eagle3", "parallel", "dflash", "mtp")
-CAPTURED = (None, "bigram", "copy-recent", "transformer", "early-exit", "heads")
+TREES = (
+    *("trigram", "copy-recent", "transformer", "early-exit", "heads", "eagle3", "eagle3-parallel"),
+    *("parallel", "dflash", "mtp"),
+)
+CAPTURED = (None, "bigram", "copy-recent", "transformer", "early-exit", "heads", "eagle3")
 """With the forward passes of the target, and of a draft model, captured."""
+OTHER_NAMES = {None: "no drafter", "translated-text": "translated, slem", "eagle3-parallel": "eagle3, parallel"}
+"""What the table calls them, if not by the name of their plugin."""
 RULES = ("block", "typical", "top-k", "rejection")
 SETTINGS = {"greedy, 1 sequence": (0, 1), "temperature 1, 4 sequences": (1, 4)}
 """Temperature and sequences, by what the table calls them."""
@@ -98,8 +93,7 @@ class Case:
 
 
 def _name(who: str | None, rest: str = "") -> str:
-    shown = {None: "no drafter", "translated-text": "translated, slem"}.get(who) or plugin_of(who)
-    return shown + rest
+    return (OTHER_NAMES.get(who) or plugin_of(who)) + rest
 
 
 def cases() -> Iterator[tuple[str, Case]]:

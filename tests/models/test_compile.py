@@ -238,6 +238,28 @@ def test_caches_are_handed_on_between_sessions_and_never_shared():
     assert len(model.passes._idle) == IDLE
 
 
+def test_a_cache_with_hidden_states_is_handed_on_to_sessions_that_keep_the_same_layers():
+    loaded = wrap_model(tiny_model("llama"))
+    model = replace(loaded, passes=fixed(loaded))
+    first = ModelSession(model, 1, 30, hidden_layers=(1, 2))
+    for tokens in (PROMPT, PROMPT, [7]):  # the first pass is not captured
+        first.forward([tokens])
+    cache = first._cache
+    first.close()
+    assert not any(states.any() for states in cache.states(30).values())
+    for other in ((), (2,), (2, 1)):
+        assert ModelSession(model, 1, 30, hidden_layers=other)._cache is not cache
+    again, graphs = ModelSession(model, 1, 30, hidden_layers=(1, 2)), dict(cache.graphs)
+    assert again._cache is cache
+    expected = ModelSession(loaded, 1, 30, hidden_layers=(1, 2))
+    for tokens in (PROMPT[::-1], [7]):
+        torch.testing.assert_close(again.forward([tokens]), expected.forward([tokens]), atol=1e-4, rtol=1e-4)
+    assert cache.graphs == graphs  # nothing was captured anew
+    assert len(graphs) == 2
+    for layer, states in expected.hidden_states.items():
+        torch.testing.assert_close(again.hidden_states[layer], states, atol=1e-4, rtol=1e-4)
+
+
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_a_model_is_compiled_only_when_asked(device, monkeypatch):
     loaded = wrap_model(tiny_model("llama"))

@@ -99,10 +99,11 @@ class GraphPasses(StaticPasses):
         self._idle: list[GraphCache] = []
         self._lock = threading.Lock()
 
-    def cache(self, rows: int, capacity: int) -> SlotCache:
+    def cache(self, rows: int, capacity: int, layers: Sequence[int]) -> SlotCache:
         """See `StaticPasses`. The capacity may be larger."""
+        kind = rows, tuple(layers)
         with self._lock:
-            fitting = [cache for cache in self._idle if cache.rows == rows and cache.capacity >= capacity]
+            fitting = [one for one in self._idle if (one.rows, one.kept) == kind and one.capacity >= capacity]
             if fitting:
                 found = min(fitting, key=lambda cache: cache.capacity)
                 self._idle.remove(found)
@@ -113,8 +114,6 @@ class GraphPasses(StaticPasses):
     def give_back(self, cache: SlotCache) -> None:
         """See `StaticPasses`."""
         assert isinstance(cache, GraphCache)
-        if cache.kept:  # views of its hidden states may still be read
-            return
         cache.clear()
         with self._lock:
             self._idle = [*self._idle, cache][-IDLE:]

@@ -151,8 +151,8 @@ class StaticPasses(ABC):
         self._loaded = replace(loaded, passes=None)
         self._tolerance = tolerance
 
-    def cache(self, rows: int, capacity: int) -> SlotCache:
-        """Return a cache for a batch: one that was given back, or a new one."""
+    def cache(self, rows: int, capacity: int, layers: Sequence[int]) -> SlotCache:  # noqa: ARG002
+        """Return a cache for a batch: one that was given back with the same `layers`, or a new one."""
         return SlotCache(rows, capacity, fixed=True)
 
     def give_back(self, cache: SlotCache) -> None:  # noqa: B027  (most keep none)

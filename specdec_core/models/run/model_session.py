@@ -70,8 +70,11 @@ class ModelSession:
         self.lengths = [0] * batch_size
         self.calls = 0
         self._passes = loaded.passes if loaded.family.ragged else None
-        make_cache = SlotCache if self._passes is None else self._passes.cache
-        self._cache: SlotCache | None = make_cache(batch_size, capacity)
+        self._cache: SlotCache | None
+        if self._passes is None:
+            self._cache = SlotCache(batch_size, capacity)
+        else:
+            self._cache = self._passes.cache(batch_size, capacity, layers)
         self._memory = EncoderMemory(loaded, sources, encoded) if loaded.encoder_decoder else None
         self._tree: CachedTree | None = None
         self._numbers: Tensor | None = None  # 0, 1, ... on the device
@@ -86,8 +89,8 @@ class ModelSession:
     def hidden_states(self) -> dict[int, Tensor]:
         """The outputs of each of `hidden_layers` at the cached tokens, `[B, T, D]`, T the longest row's length.
 
-        Columns beyond a row's length are undefined. A view, which the next forward pass changes. Empty before the
-        first.
+        Columns beyond a row's length are undefined. A view, which the next forward pass changes, and which must
+        not be read once the session is closed. Empty before the first.
         """
         return {} if self._cache is None else self._cache.states(max(self.lengths))
 

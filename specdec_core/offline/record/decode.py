@@ -224,7 +224,7 @@ def forced_pass(
             found.append(scores[0])
         if session.hidden is not None:
             states.append(session.hidden[0])
-    of_layers = {layer: kept[0] for layer, kept in session.hidden_states.items()}
+    of_layers = {layer: kept[0].clone() for layer, kept in session.hidden_states.items()}
     session.close()
     hidden = torch.cat(states) if states else torch.empty(len(tokens), 0)
     return ForcedPass(torch.cat(found) if logits else None, hidden, of_layers)

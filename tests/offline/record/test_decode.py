@@ -16,6 +16,7 @@ from specdec_core.offline.record import decode
 from specdec_core.offline.record.decode import Kept, TextJob, forced_pass, record_texts
 from specdec_core.testing.harness.enumeration import adjusted
 from specdec_core.testing.harness.tiny_target import uncached_logits
+from tests.compiled import compiled
 from tests.tiny import FAMILIES, tiny_model
 
 PROMPTS = ((2, 3, 5, 2, 3, 7, 9), (4, 6), (5, 5, 4, 3))
@@ -125,6 +126,14 @@ def test_hidden_states_are_those_that_each_token_was_predicted_from(family, posi
         assert torch.allclose(found.logits, logits[0, len(begin) - 1 : -1], atol=1e-4)
         assert torch.equal(found.hidden.cpu(), torch.tensor(text.hidden))
     assert head.shape[1] == texts[0].hidden.shape[1]
+
+
+def test_hidden_states_of_layers_stay_after_their_session_has_given_its_cache_back():
+    loaded = target("llama")
+    found = [forced_pass(one, PROMPTS[0], [3, 4, 5], layers=(1, 2)) for one in (loaded, compiled(loaded, "fixed"))]
+    assert set(found[0].layers) == {1, 2}
+    for layer, states in found[0].layers.items():
+        torch.testing.assert_close(found[1].layers[layer], states)
 
 
 def test_hidden_states_that_float16_cannot_hold_are_kept_in_float32(monkeypatch):
