@@ -67,18 +67,13 @@ def against() -> str:
     Of the targets, the smallest and the largest; the drawing has all.
     """
     settings = _data("vs_transformers")["settings"]
-    head = ("target", "T", "method", "transformers", *(f"specdec, {words}" for words in _CONFIGURATIONS.values()))
     sizes = [group["key"]["size"] for group in _data("vs_transformers")["rows"]]
-    rows = []
-    for group in _data("vs_transformers")["rows"]:
-        key = group["key"]
-        if key["batch_size"] != 1 or key["size"] not in (sizes[0], sizes[-1]):
-            continue
-        found = {(row["configuration"], row["method"]): row for row in group["rows"]}
-        for method, (words, _) in _METHODS.items():
-            cells = [_over_plain(found, "plain", method, "transformers")]
-            cells += [_over_plain(found, name, method, "specdec") for name in _CONFIGURATIONS]
-            rows.append((key["size"], f"{key['temperature']:g}", words, *cells))
+    head = ("target", "T", "method", "transformers", *(f"specdec, {words}" for words in _CONFIGURATIONS.values()))
+    rows = [
+        (size, temperature, _METHODS[method][0], *cells)
+        for size, temperature, method, cells in _speeds()
+        if size in (sizes[0], sizes[-1])
+    ]
     text = (
         f"{_measured('vs_transformers')} Gamma {settings['gamma']}, medians of {settings['repeats']} rounds.\n\n"
     )
@@ -87,6 +82,21 @@ def against() -> str:
 
 _CONFIGURATIONS = {"plain": "unpacked", "packed": "packed"}
 """The words for the configurations of specdec in the table."""
+
+
+def _speeds() -> Iterator[tuple[str, str, str, list[str]]]:
+    """Yield size, temperature, method and speeds of each measured method for single sequences.
+
+    The speeds are those of transformers, and of each configuration of specdec.
+    """
+    for group in _data("vs_transformers")["rows"]:
+        key = group["key"]
+        if key["batch_size"] == 1:
+            found = {(row["configuration"], row["method"]): row for row in group["rows"]}
+            for method in sorted({method for _, method in found}, key=list(_METHODS).index):
+                cells = [_over_plain(found, "plain", method, "transformers")]
+                cells += [_over_plain(found, name, method, "specdec") for name in _CONFIGURATIONS]
+                yield key["size"], f"{key['temperature']:g}", method, cells
 
 
 def _over_plain(rows: dict[tuple[str, str], dict[str, Any]], configuration: str, method: str, library: str) -> str:
@@ -115,31 +125,21 @@ def _slower() -> str:
 
 
 def front(folder: str = "") -> str:
-    """Return the speeds of both libraries with the built-in pair at temperature 0: all methods that were measured.
+    """Return the speeds of both libraries with the built-in pair: all methods that were measured.
 
-    Each library is compared with its own plain decoding.
+    Each is compared with the plain decoding of the same library and configuration.
 
     Args:
         folder: Path of the pages, relative to the one that shows the table.
     """
-    rows = {
-        row["method"]: row
-        for row in _against()
-        if (row["size"], row["temperature"], row["batch_size"], row["configuration"]) == ("10M", 0, 1, "packed")
-    }
-    count = _data("vs_transformers")["machine"]["threads"]
-    threads = {1: "one CPU core", 2: "two CPU cores"}.get(count, f"{count} CPU cores")
-    over = "over its plain decoding"
-    head = f"| greedy, tokens/s on {threads} | specdec | {over} | transformers | {over} |"
-    lines = [head, "|---|--:|--:|--:|--:|"]
-    for method in sorted(rows, key=list(_METHODS).index):
-        words, drafter = _METHODS[method]
-        cells = [f"{words}, [`{drafter}`]({folder}drafters/{drafter}.md)" if drafter else words]
-        for library in ("specdec", "transformers"):
-            speed, plain = (rows[one][f"{library}_tokens_per_second"]["median"] for one in (method, "baseline"))
-            cells += [f"{speed:.0f}", f"{speed / plain:.1f}×"]
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines) + "\n"
+    head = ("tokens/s", "T", "transformers", *(f"specdec, {words}" for words in _CONFIGURATIONS.values()))
+    rows = []
+    for size, temperature, method, cells in _speeds():
+        if size == "10M":
+            words, drafter = _METHODS[method]
+            link = f", [`{drafter}`]({folder}drafters/{drafter}.md)" if drafter else ""
+            rows.append((f"{words}{link}", temperature, *cells))
+    return f"{table(head, rows)}\n{_measured('vs_transformers')}\n"
 
 
 # --- recorded once ---------------------------------------------------------------------------------------------

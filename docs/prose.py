@@ -49,19 +49,15 @@ _PAGE_RULES = {
 
 PENDING = frozenset(
     {
-        "CHANGELOG.md",
-        "README.md",
         "docs/beyond-one-machine.md",
         "docs/coming-from.md",
         "docs/commands.md",
         "docs/controllers.md",
         "docs/images.md",
-        "docs/index.md",
         "docs/prompts.md",
         "docs/python.md",
         "docs/replay.md",
         "docs/serving.md",
-        "docs/start.md",
         "docs/state-across-requests.md",
         "docs/structured-output.md",
         "docs/study-file.md",

@@ -7,6 +7,7 @@ import pytest
 from filelock import FileLock
 
 from specdec_core.registry import default_registry
+from tests.docs.hub import SmallHub
 from tests.docs.pages import ROOT
 from tests.packages import install
 
@@ -49,3 +50,9 @@ def installed(example_packages, monkeypatch):
     default_registry.cache_clear()
     yield default_registry()
     default_registry.cache_clear()
+
+
+@pytest.fixture(scope="session")
+def hub(tmp_path_factory) -> SmallHub:
+    """Small models in the place of those of the hub that pages name."""
+    return SmallHub(tmp_path_factory.mktemp("hub"))

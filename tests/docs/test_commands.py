@@ -22,9 +22,8 @@ from specdec_core.cli.main import app
 from specdec_core.costs import StepCosts
 from specdec_core.interface import SpecdecError
 from specdec_core.measurement.measurement_file import DrafterMeasurement, Measurement, write_measurement
-from specdec_core.models import model_folder
 from specdec_core.offline.profile import DraftCounts, Measured, speculation_profile, write_profile
-from tests.docs.pages import ROOT, Block, load, name, outputs, shell_lines, shown_commands, spans
+from tests.docs.pages import ROOT, Block, blocks, load, name, outputs, shell_lines, shown_commands, spans
 from tests.result_lines import BASE, row
 
 COMMANDS = typer.main.get_command(app)
@@ -49,6 +48,7 @@ SMALLER = {
     r"^generate ": "--max-new-tokens 8",
     r"^profile builtin:code .*transformer": "--gamma 1 --drafter prompt-copy",
     r"^record .*--import": "",
+    r"^record llama": "--set generation.max_new_tokens=4",
     r"^record examples/": "--set prompts.limit=1 --set generation.max_new_tokens=4 --set target=builtin:target",
     r"^record .*t5-target": "--prompts '{builtin: translation, limit: 1}' --max-new-tokens 4",
     r"^record .*--timings": "--prompts '{builtin: heldout, limit: 1}' --max-new-tokens 4 --gamma 1",
@@ -91,8 +91,6 @@ SLOW = re.compile(
     r"|^generate .*(builtin:stdlib|transformer|chain|arpa|code-editing)"
     r"|^replay .*(transformer|examples|prompt-copy|recent|--machine)|--record"
 )
-# Models of the hub on the pages; the tests use the built-in target with a chat template instead.
-OF_THE_HUB = re.compile(r"(owner|meta-llama)/[\w.-]+")
 # What a profile takes from a line of results; the row has 300 and 200 verified tokens at the two positions.
 DRAFTED = {
     **{"drafter": "prompt-copy", "gamma": 2, "lenience": 1.0, "accepted": 380, "alpha_by_position": [0.8, 0.7]},
@@ -151,11 +149,14 @@ def command_of(words: list[str]) -> tuple[Any, click.Context, list[str]]:
 
 
 @pytest.fixture
-def folder(tmp_path, monkeypatch, installed):
+def folder(tmp_path, monkeypatch, installed, hub):
     """A folder with the files that the pages assume."""
     for folder in ("examples", "docs"):
         (tmp_path / folder).symlink_to(ROOT / folder)
     (tmp_path / "study.yaml").write_text(STUDY, encoding="utf-8")
+    for block in blocks("yaml", page="docs/cookbook.md"):
+        title, study = block.text.split("\n", 1)
+        (tmp_path / title.removeprefix("# ")).write_text(hub.replace(study), encoding="utf-8")
     (tmp_path / "text.py").write_text(Path(__file__).read_text(encoding="utf-8"), encoding="utf-8")
     (tmp_path / "digits.ids").write_text("17 0 0 5\n" * 20, encoding="utf-8")
     line = '{"prompt": "import os", "tokens": [11, 12], "logprobs": [-1.5, -0.5], "finish_reason": "length"}\n'
@@ -174,15 +175,6 @@ def folder(tmp_path, monkeypatch, installed):
     monkeypatch.chdir(tmp_path)
     torch.set_num_threads(1)
     return tmp_path
-
-
-@pytest.fixture
-def hub_model(folder):
-    """A model with a chat template, instead of one of the hub."""
-    model = folder / "model"
-    shutil.copytree(model_folder("builtin:target"), model)
-    shutil.copy(ROOT / "examples" / "prompts" / "dialogue.jinja", model / "chat_template.jinja")
-    return model
 
 
 @pytest.fixture(scope="module")
@@ -208,17 +200,18 @@ COMPARED = [words[1:] for output in PRINTED for words in shell_lines(output.lang
 
 
 @pytest.mark.parametrize("words", marked([words for words in OURS if words not in COMPARED]))
-def test_a_command_runs(folder, request, words):
+def test_a_command_runs(folder, hub, request, words):
     if any("stdlib.3.arpa" in word for word in words) and words[0] != "train":
         (folder / "stdlib.3.arpa").symlink_to(request.getfixturevalue("arpa"))
     if "--output" in words:  # a file that another command of the pages reads
         output = folder / words[words.index("--output") + 1]
         shutil.rmtree(output) if output.is_dir() else output.unlink(missing_ok=True)
-    if "--record" in words and not words[words.index("--record") + 1].startswith("builtin:"):
-        made = CliRunner().invoke(app, ["record", words[1], "--output", words[words.index("--record") + 1]])
-        assert made.exit_code == 0, made.output
-    if any(map(OF_THE_HUB.search, words)):
-        words = [OF_THE_HUB.sub(str(request.getfixturevalue("hub_model")), word) for word in words]
+    for word in words:  # a record that another command makes
+        if word.startswith("records/") and (words[0] == "replay" or "--record" in words):
+            study = words[1] if words[0] == "compare" else f"{Path(word).name}.yaml"
+            made = CliRunner().invoke(app, smaller(["record", study, "--output", word]))
+            assert made.exit_code == 0, made.output
+    words = [hub.replace(word) for word in words]
     result = CliRunner().invoke(app, smaller(words), input="def main():" if "-" in words else None)
     assert result.exit_code == 0, result.output
     assert (folder / words[words.index("--output") + 1]).exists() if "--output" in words else result.stdout.strip()
@@ -256,7 +249,19 @@ def test_a_script_runs(monkeypatch, capsys, tmp_path, words):
 def test_other_programs_are_known():
     # Installation and the scripts of the repository are run by .ci/run; pytest on a package by test_examples.py.
     programs = {Path(words[0]).name for words in shown_commands()} - {"specdec", "python"}
-    assert programs <= {"echo", "grep", "pip", "python3.11", "pytest", "run", "install", "test", "check", "docs"}
+    assert programs <= {
+        "echo",
+        "grep",
+        "head",
+        "pip",
+        "python3.11",
+        "pytest",
+        "run",
+        "install",
+        "test",
+        "check",
+        "docs",
+    }
 
 
 @pytest.mark.parametrize(

@@ -92,7 +92,7 @@ def test_python_versions_are_the_same_everywhere():
     versions = [line.rpartition(" ")[2] for line in project["classifiers"] if ":: Python :: 3." in line]
     *first, last = versions
     said = f"Python {', '.join(first)} or {last}"
-    for page in ("README.md", "CONTRIBUTING.md", "docs/start.md", "docs/install.md"):
+    for page in ("README.md", "CONTRIBUTING.md", "docs/install.md"):
         assert said in (ROOT / page).read_text(encoding="utf-8"), page
     allowed = SpecifierSet(project["requires-python"])
     assert [f"3.{n}" for n in range(8, 30) if f"3.{n}.1" in allowed] == versions
@@ -103,7 +103,7 @@ def test_python_versions_are_the_same_everywhere():
 def test_every_extra_for_users_is_in_the_table():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     table = (
-        (ROOT / "docs/start.md").read_text(encoding="utf-8").partition("| extra | for |")[2].partition("\n\n")[0]
+        (ROOT / "docs/install.md").read_text(encoding="utf-8").partition("| extra | for |")[2].partition("\n\n")[0]
     )
     of_developers = {"test", "browser", "extras", "all", "recipes"}
     named = {

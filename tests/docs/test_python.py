@@ -26,8 +26,7 @@ from tests.docs.pages import PAGES, ROOT, blocks, name, outputs
 from tests.serving.vllm_runner import Runner, vllm_config
 
 PYTHON = blocks("python", "py", "pycon")
-# Those of the README are files, which run below.
-OWN = [block for block in PYTHON if block.source is None and name(block.page) != "README.md"]
+OWN = [block for block in PYTHON if block.source is None]
 EXAMPLES = ROOT / "docs" / "examples"
 
 
@@ -63,12 +62,38 @@ def test_every_quoted_file_is_run_by_a_test():
 
 
 @pytest.mark.parametrize("file", ["first.py", "own_drafter.py"])
-def test_an_example_of_the_readme_is_the_file_that_runs_and_prints_what_is_shown(file, capsys):
-    text = (EXAMPLES / file).read_text(encoding="utf-8")
-    assert text in [block.text for block in blocks("python", page="README.md")]
+def test_a_short_example_prints_what_is_shown(file, capsys):
     runpy.run_path(str(EXAMPLES / file), run_name="__main__")
-    shown = [each.text for each in outputs() if name(each.page) == "README.md" and file in each.language]
+    shown = [each.text for each in outputs() if each.language == f"python docs/examples/{file}"]
     assert [capsys.readouterr().out.strip("\n")] == shown
+
+
+def run_with_small_models(file, hub):
+    """Run an example that names models of the hub; return its names."""
+    text = hub.replace((EXAMPLES / file).read_text(encoding="utf-8"))
+    namespace: dict[str, object] = {"__name__": "__main__"}
+    exec(compile(text, file, "exec"), namespace)
+    return namespace
+
+
+def test_the_lines_with_qwen3_give_the_targets_own_tokens(hub):
+    """docs/examples/qwen3.py, of the README and the first page."""
+    ran = run_with_small_models("qwen3.py", hub)
+    model, result = ran["target"].model, ran["result"]
+    assert type(model).__name__ == type(ran["decoder"].drafter.loaded.model).__name__ == "Qwen3ForCausalLM"
+    ids = torch.tensor([ran["target"].tokenizer("The capital of France is")["input_ids"]])
+    alone = model.generate(ids, max_new_tokens=64, do_sample=False)
+    assert result.tokens == tuple(alone[0, ids.shape[1] :].tolist())
+    assert result.metrics.drafted > 0
+
+
+def test_the_script_of_the_cookbook_gives_the_tokens_of_plain_generate(hub):
+    """docs/examples/cookbook.py."""
+    ran = run_with_small_models("cookbook.py", hub)
+    assert type(ran["model"]).__name__ == "LlamaForCausalLM"
+    plain = ran["model"].generate(**ran["inputs"], max_new_tokens=32, do_sample=False)
+    assert ran["output"].equal(plain)
+    assert ran["drafted"].metrics.drafted > 0
 
 
 def test_the_proposers_of_the_page_on_serving_draft_in_vllm():

@@ -1,0 +1,68 @@
+"""Small models in the place of those of the hub that pages name: what the pages show runs without a download."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+from transformers import AutoTokenizer
+
+from specdec_core.models import load_model, model_folder
+from tests.catalogue import write_random_eagle3
+from tests.docs.pages import ROOT
+from tests.tiny import tiny_model
+
+NAMES = re.compile(r"\b(?:google|meta-llama|owner|Qwen|RedHatAI)/[\w.-]*\w")
+"""Models of the hub, as pages name them."""
+_RANDOM = {
+    "meta-llama/Llama-3.1-8B-Instruct": ("llama", 0),
+    "meta-llama/Llama-3.2-1B-Instruct": ("llama", 1),
+    "Qwen/Qwen3-8B": ("qwen3", 0),
+    "Qwen/Qwen3-0.6B": ("qwen3", 1),
+}
+"""Family and seed of the random models."""
+_BUILT_IN = {"google/flan-t5-xl": "builtin:t5-target", "google/flan-t5-small": "builtin:t5-drafter"}
+_HEADS = {"RedHatAI/Qwen3-8B-speculator.eagle3": "Qwen/Qwen3-8B"}
+"""The target of each EAGLE-3 head."""
+
+
+class SmallHub:
+    """A folder with a small model for each name that was asked for.
+
+    Models with random weights are of the named family, and have the tokenizer of the built-in target and a chat
+    template. Other names are the built-in target.
+
+    Args:
+        folder: Where the models are written.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def replace(self, text: str) -> str:
+        """Return a text in which names of the hub are folders."""
+        return NAMES.sub(lambda found: str(self.path(found[0])), text)
+
+    def path(self, name: str) -> Path:
+        """Return the folder of a model; write it if need be."""
+        folder = self.folder / name.replace("/", "--")
+        if not folder.exists():
+            self._write(name, folder)
+        return folder
+
+    def _write(self, name: str, folder: Path) -> None:
+        built_in = model_folder(_BUILT_IN.get(name, "builtin:target"))
+        if name in _HEADS:
+            write_random_eagle3(folder, load_model(str(self.path(_HEADS[name]))))
+        elif name in _RANDOM:
+            tokenizer: Any = AutoTokenizer.from_pretrained(built_in)
+            family, seed = _RANDOM[name]
+            ids = {"eos_token_id": tokenizer.eos_token_id, "pad_token_id": None, "bos_token_id": None}
+            tiny_model(family, len(tokenizer), seed, **ids).save_pretrained(folder)
+            tokenizer.save_pretrained(folder)
+        else:
+            shutil.copytree(built_in, folder)
+        if name not in _HEADS:
+            shutil.copy(ROOT / "examples" / "prompts" / "dialogue.jinja", folder / "chat_template.jinja")
