@@ -53,24 +53,6 @@ def names(native: ModuleType) -> dict[str, Any]:
         def synchronize(self) -> None:
             native.wait("torch.cuda.Stream.synchronize")
 
-    class CUDAGraph:
-        def __init__(self, **_: Any) -> None:
-            self._recorded = native.Graph()
-
-        def capture_begin(self, *_: Any, **settings: Any) -> None:
-            self._recorded.begin()
-
-        def capture_end(self) -> None:
-            self._recorded.end()
-
-        def replay(self) -> None:
-            self._recorded.replay()
-
-        def reset(self) -> None: ...
-
-        def pool(self) -> tuple[int, int]:
-            return (0, 1)
-
     def manual_seed_all(seed: int) -> None:
         for index in range(native.device_count()):
             generator(index).manual_seed(int(seed))
@@ -83,7 +65,7 @@ def names(native: ModuleType) -> dict[str, Any]:
         "_is_in_bad_fork": lambda: False,
         "_lazy_init": lambda: None,
         "_maybe_exchange_device": native.exchange_device,
-        "CUDAGraph": CUDAGraph,
+        "CUDAGraph": native.CUDAGraph,
         "Event": Event,
         "Stream": Stream,
         "current_device": native.current_device,

@@ -1,4 +1,4 @@
-// Operators with kernels of their own: new tensors, copies, values read by the host, storages, and attention.
+// Operators with kernels of their own: new tensors, copies, values read by the host, and attention.
 #pragma once
 #include <ATen/EmptyTensor.h>
 #include <ATen/native/transformers/attention.h>
@@ -61,34 +61,10 @@ Tensor& copy_(Tensor& self, const Tensor& from, bool non_blocking) {
   to.copy_(source);
   return self;
 }
-Tensor copy_from(const Tensor& self, const Tensor& to, bool non_blocking) {
-  Tensor target = to;
-  copy_(target, self, non_blocking);
-  return to;
-}
 at::Scalar local_scalar_dense(const Tensor& self) {
   refuse_in_capture("item");
   wait("fetch", "item");
   return at::_local_scalar_dense(host_view(self));
-}
-
-// ---- storages
-
-Tensor& set_storage_offset(Tensor& self, c10::Storage source, int64_t offset, c10::IntArrayRef size,
-                           c10::IntArrayRef stride) {
-  auto* impl = self.unsafeGetTensorImpl();
-  impl->set_storage_keep_dtype(std::move(source));
-  if (stride.data() == nullptr || stride.size() != size.size()) {
-    impl->set_storage_offset(offset);
-    impl->set_sizes_contiguous(size);
-  } else {
-    impl->set_sizes_and_strides(size, stride, offset);
-  }
-  return self;
-}
-Tensor& set_storage(Tensor& self, c10::Storage source) {
-  const auto count = static_cast<int64_t>(source.nbytes() / self.dtype().itemsize());
-  return set_storage_offset(self, std::move(source), 0, {count}, {});
 }
 
 // ---- attention: the CPU's fused kernel where the CPU would take it, so that sums are in the same order, and without gradients

@@ -60,7 +60,6 @@ struct DeviceMemory final : c10::Allocator {
     if (size) std::memset(storage.unsafeGetStorageImpl()->mutable_data(), UNWRITTEN, size);
     return borrow(storage, device_at(-1), true);
   }
-  c10::DeleterFnPtr raw_deleter() const override { return nullptr; }
   void copy_data(void* to, const void* from, size_t size) const override { default_copy_data(to, from, size); }
 };
 DeviceMemory device_memory;
@@ -78,7 +77,6 @@ struct PinnedMemory final : c10::Allocator {
     pinned.insert(memory);
     return {memory, memory, &unpin, Device(DeviceType::CPU)};
   }
-  c10::DeleterFnPtr raw_deleter() const override { return &unpin; }
   void copy_data(void* to, const void* from, size_t size) const override { default_copy_data(to, from, size); }
 };
 PinnedMemory pinned_memory;

@@ -1,4 +1,5 @@
 // A simulated CUDA device: its memory is the host's, and each operator runs on the CPU. See README.md.
+#include <ATen/ops/set_native.h>
 #include "kernels.h"
 
 namespace at { REGISTER_ALLOCATOR(DeviceType::CUDA, &simulated::device_memory); }
@@ -11,16 +12,15 @@ TORCH_LIBRARY_IMPL(aten, CUDA, m) {
   m.impl("empty.memory_format", simulated::empty);
   m.impl("empty_strided", simulated::empty_strided);
   m.impl("copy_", simulated::copy_);
-  m.impl("_copy_from", simulated::copy_from);
   m.impl("_local_scalar_dense", simulated::local_scalar_dense);
-  m.impl("set_.source_Storage_storage_offset", simulated::set_storage_offset);
-  m.impl("set_.source_Storage", simulated::set_storage);
+  m.impl("set_.source_Storage_storage_offset", at::native::set_storage_cpu_);
+  m.impl("set_.source_Storage", static_cast<at::Tensor& (*)(at::Tensor&, at::Storage)>(at::native::set_));
   m.impl("_scaled_dot_product_fused_attention_overrideable", simulated::attend);
 }
 
 namespace simulated {
 
-void begin_capture(Graph& graph) {
+void begin_capture(Graph& graph, const py::args&, const py::kwargs&) {
   TORCH_CHECK(!capturing, "already capturing");
   graph.nodes.clear();
   capturing = &graph;
@@ -85,9 +85,9 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("exchange_device", &exchange_device);
   m.def("default_generator", &default_generator);
   m.def("is_capturing", [] { return capturing != nullptr; });
-  py::class_<Graph>(m, "Graph")
+  py::class_<Graph>(m, "CUDAGraph")
       .def(py::init<>())
-      .def("begin", &begin_capture)
-      .def("end", &end_capture)
+      .def("capture_begin", &begin_capture)
+      .def("capture_end", &end_capture)
       .def("replay", &replay);
 }
