@@ -49,7 +49,7 @@ def paper() -> Iterator[tuple[str, str, int, int, float, float, float]]:
 
 def _beside(forecast: float, published: float, digits: int, unit: str = "") -> str:
     """Return a forecast beside what was published, and by how much it is off."""
-    return f"{forecast:.{digits}f}{unit} / {published:.{digits}f}{unit} ({forecast / published - 1:+.0%})"
+    return f"{forecast:.{digits}f}{unit}/{published:.{digits}f}{unit} ({forecast / published - 1:+.0%})"
 
 
 def gpt_fast_table() -> str:
