@@ -29,7 +29,7 @@ class Constraint(Validated):
     grammar: Annotated[str, Field(min_length=1)] | None = None
     """A context-free grammar in llguidance's variant of Lark, or in the GBNF of llama.cpp."""
     fast_forward: bool = True
-    """Commit tokens that are the only legal ones without a forward pass. It changes only the speed."""
+    """Commit tokens that are the only legal ones without a forward pass. The distribution stays the same."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
