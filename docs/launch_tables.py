@@ -8,7 +8,7 @@ from specdec_core.costs.gpu.device import host_costs
 
 SHOWN = (
     *("no drafter", "prompt-copy", "ngram", "transformer", "heads", "eagle3", "dflash", "hierarchical"),
-    *("no drafter, captured", "prompt-copy, captured", "transformer, captured", "transformer, tree"),
+    *("no drafter, captured", "eagle3, captured", "transformer, captured", "transformer, tree"),
     *("T5: transformer", "transformer, 3 beams", "transformer, rule block"),
 )
 """A drafter of each kind; specdec_core/costs/gpu/launches.json has the others."""
