@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import torch
 from transformers import AutoTokenizer
 
 from specdec_core.models import load_model, model_folder
@@ -17,12 +18,13 @@ from tests.tiny import tiny_model
 NAMES = re.compile(r"\b(?:google|meta-llama|owner|Qwen|RedHatAI)/[\w.-]*\w")
 """Models of the hub, as pages name them."""
 _RANDOM = {
-    "meta-llama/Llama-3.1-8B-Instruct": ("llama", 0),
-    "meta-llama/Llama-3.2-1B-Instruct": ("llama", 1),
-    "Qwen/Qwen3-8B": ("qwen3", 0),
-    "Qwen/Qwen3-0.6B": ("qwen3", 1),
+    "meta-llama/Llama-3.1-8B-Instruct": ("llama", 0.0),
+    "meta-llama/Llama-3.2-1B-Instruct": ("llama", 0.15),
+    "Qwen/Qwen3-8B": ("qwen3", 0.0),
+    "Qwen/Qwen3-0.6B": ("qwen3", 0.15),
 }
-"""Family and seed of the random models."""
+"""Family of the random models, and how much noise their weights have: with some, a model drafts well enough that
+the target accepts some of its tokens and rejects others."""
 _BUILT_IN = {"google/flan-t5-xl": "builtin:t5-target", "google/flan-t5-small": "builtin:t5-drafter"}
 _HEADS = {"RedHatAI/Qwen3-8B-speculator.eagle3": "Qwen/Qwen3-8B"}
 """The target of each EAGLE-3 head."""
@@ -58,9 +60,14 @@ class SmallHub:
             write_random_eagle3(folder, load_model(str(self.path(_HEADS[name]))))
         elif name in _RANDOM:
             tokenizer: Any = AutoTokenizer.from_pretrained(built_in)
-            family, seed = _RANDOM[name]
+            family, noise = _RANDOM[name]
             ids = {"eos_token_id": tokenizer.eos_token_id, "pad_token_id": None, "bos_token_id": None}
-            tiny_model(family, len(tokenizer), seed, **ids).save_pretrained(folder)
+            model = tiny_model(family, len(tokenizer), **ids)
+            generator = torch.Generator().manual_seed(0)
+            with torch.no_grad():
+                for weight in model.parameters():
+                    weight += noise * weight.std() * torch.randn(weight.shape, generator=generator)
+            model.save_pretrained(folder)
             tokenizer.save_pretrained(folder)
         else:
             shutil.copytree(built_in, folder)
