@@ -17,6 +17,7 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 import textwrap
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import cache
@@ -34,6 +35,7 @@ import paper_tables
 import replay_tables
 import typer
 import typer.cli
+import walk
 from pydantic import BaseModel
 
 from specdec_core.cli.main import app
@@ -240,16 +242,26 @@ def out_of_date() -> Iterator[tuple[Path, str]]:
 
 
 @cache  # pages that show the same command show the same output
-def run(command: str) -> str:
+def run(command: str, folder: Path = ROOT) -> str:
     """Return the standard output of a command, tidied.
+
+    Args:
+        command: What bash runs.
+        folder: Where.
 
     Raises:
         subprocess.CalledProcessError: The command fails.
     """
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     environment = {**os.environ, "PATH": path, "NO_COLOR": "1"}
+    if folder != ROOT:  # the package of the tutorial
+        packages = [str(folder), str(folder / walk.INSTALLED), *filter(None, [os.environ.get("PYTHONPATH")])]
+        environment |= {
+            "PYTHONPATH": os.pathsep.join(packages),
+            "SPECDEC_PLUGINS": "specdec-core,specdec-last-word",
+        }
     done = subprocess.run(
-        ["bash", "-c", command], cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True, check=True
+        ["bash", "-c", command], cwd=folder, env=environment, stdout=subprocess.PIPE, text=True, check=True
     )
     return tidy(done.stdout)
 
@@ -262,13 +274,19 @@ def tidy(printed: str) -> str:
 def rerun(page: Path, containing: str) -> None:
     """Run the commands of a page that contain a text, and show their new output."""
 
-    def renewed(at: re.Match[str]) -> str:
-        if containing not in at["command"]:
-            return at[0]
-        print(f"{page.relative_to(ROOT)}: {at['command']}", flush=True)
-        return f"{at[1]}{run(at['command'])}\n{at[4]}"
-
     text = page.read_text(encoding="utf-8")
+    walked: dict[str, str] = {}
+    if page == walk.PAGE and any(containing in at["command"] for at in OUTPUT.finditer(text)):
+        with tempfile.TemporaryDirectory() as folder:  # each command needs those before it
+            walked = {command: printed for command, _, printed in walk.walk(Path(folder), run)}
+
+    def renewed(at: re.Match[str]) -> str:
+        command = at["command"]
+        if not walked and containing not in command:
+            return at[0]
+        print(f"{page.relative_to(ROOT)}: {command}", flush=True)
+        return f"{at[1]}{walked[command] if walked else run(command)}\n{at[4]}"
+
     page.write_text(OUTPUT.sub(renewed, text), encoding="utf-8")
 
 

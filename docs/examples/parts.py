@@ -1,7 +1,6 @@
 """Drafters that use more of the interface: hidden states, nested drafters, state, trees."""
 
 from collections.abc import Sequence
-from itertools import pairwise
 from typing import Annotated
 
 import torch
@@ -24,7 +23,6 @@ from specdec_core import (
 from specdec_core.interface import LAST_HIDDEN, CompositeDrafter, ModelError, NestedDrafter
 
 
-# --8<-- [start:hidden]
 class SecondThoughtConfig(DrafterConfig):
     """Proposes what the target would have predicted in place of the last token."""
 
@@ -46,6 +44,7 @@ class SecondThought(Drafter):
         return SecondThoughtSession(self)
 
 
+# --8<-- [start:hidden]
 class SecondThoughtSession(DraftSession):
     def __init__(self, drafter: SecondThought) -> None:
         self.drafter = drafter
@@ -59,7 +58,6 @@ class SecondThoughtSession(DraftSession):
 
 
 # --8<-- [end:hidden]
-# --8<-- [start:nested]
 class CapConfig(DrafterConfig):
     """Limits the drafts of another drafter."""
 
@@ -69,6 +67,7 @@ class CapConfig(DrafterConfig):
     """The maximum number of tokens to ask it for."""
 
 
+# --8<-- [start:nested]
 class Cap(CompositeDrafter):
     """Limits the drafts of another drafter, whatever gamma is."""
 
@@ -87,6 +86,7 @@ class CapSession(DraftSession):
     def propose(self, request: DraftRequest) -> Proposal:
         return self.inner.propose(request.fork([min(n, self.max_tokens) for n in request.budget]))
 
+    # --8<-- [end:nested]
     def commit(self, outcome: Outcome) -> None:
         self.inner.commit(outcome)
 
@@ -97,45 +97,6 @@ class CapSession(DraftSession):
         self.inner.close()
 
 
-# --8<-- [end:nested]
-# --8<-- [start:rollback]
-class Trail(Drafter):
-    """Proposes what followed each token last time; reads each committed token once."""
-
-    def open(self, session: SessionInfo) -> DraftSession:
-        return TrailSession(session.batch_size)
-
-
-class TrailSession(DraftSession):
-    def __init__(self, batch_size: int) -> None:
-        self.read: list[list[int]] = [[] for _ in range(batch_size)]
-        self.followed_by: list[dict[int, int]] = [{} for _ in range(batch_size)]
-
-    def propose(self, request: DraftRequest) -> Proposal:
-        drafts = []
-        for row, (tokens, budget) in enumerate(zip(request.tokens, request.budget, strict=True)):
-            self.learn(row, tokens[len(self.read[row]) :])
-            trail, token = self.followed_by[row], tokens[-1]
-            draft: list[int] = []
-            while len(draft) < budget and token in trail:
-                token = trail[token]
-                draft.append(token)
-            drafts.append(draft)
-        return Proposal.from_rows(drafts)
-
-    def learn(self, row: int, new: Sequence[int]) -> None:
-        self.followed_by[row].update(pairwise([*self.read[row][-1:], *new]))
-        self.read[row].extend(new)
-
-    def rollback(self, lengths: Sequence[int]) -> None:
-        for row, length in enumerate(lengths):
-            committed = self.read[row][:length]
-            if len(committed) < len(self.read[row]):  # a removed pair may have replaced an earlier one
-                self.read[row], self.followed_by[row] = [], {}
-                self.learn(row, committed)
-
-
-# --8<-- [end:rollback]
 class Fading(Drafter):
     """Scores tokens by a decaying sum of the embeddings before them."""
 
@@ -177,7 +138,6 @@ class FadingSession(DraftSession):
 
 
 # --8<-- [end:session]
-# --8<-- [start:continuations]
 class Everywhere(DeterministicDrafter):
     """Proposes what followed earlier occurrences of the last token, the latest first."""
 
@@ -189,7 +149,6 @@ class Everywhere(DeterministicDrafter):
         return [tokens[start : start + depth] for start in starts[:budget]]
 
 
-# --8<-- [end:continuations]
 # --8<-- [start:branch]
 class Branching(Fading):
     """Drafts trees, too."""
@@ -221,7 +180,6 @@ def specdec_drafters() -> list[PluginSpec]:
     return [
         PluginSpec("drafter", "second-thought", "parts:SecondThought", SecondThoughtConfig),
         PluginSpec("drafter", "cap", "parts:Cap", CapConfig),
-        PluginSpec("drafter", "trail", "parts:Trail", DrafterConfig),
         PluginSpec("drafter", "fading", "parts:Fading", DrafterConfig),
         PluginSpec("drafter", "everywhere", "parts:Everywhere", DrafterConfig),
         PluginSpec("drafter", "branching", "parts:Branching", DrafterConfig),

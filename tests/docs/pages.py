@@ -18,6 +18,8 @@ PAGES = sorted(
     for path in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
     if not {"assets", "examples"} & set(path.relative_to(ROOT).parts)
 )
+TUTORIAL = ROOT / "docs" / "tutorial.md"
+"""The page whose commands need those before them; test_tutorial.py runs them."""
 _FENCE = re.compile(
     r"^(?:<!-- include: (?P<source>\S+) -->\n)?```\s*\{?\.?(?P<language>[\w-]+)\}?\n(?P<text>.*?)^```$",
     re.DOTALL | re.MULTILINE,
@@ -65,11 +67,11 @@ def spans() -> list[tuple[Path, str]]:
     return [(page, found["text"]) for page, text in texts for found in _SPAN.finditer(text)]
 
 
-def outputs() -> list[Block]:
-    """Return every output that a page shows, with its command."""
+def outputs(*pages: Path) -> list[Block]:
+    """Return every output that some pages show, by default all, with its command."""
     return [
         Block(page, found["command"], found["text"].strip("\n"))
-        for page in PAGES
+        for page in pages or PAGES
         for found in _OUTPUT.finditer(page.read_text(encoding="utf-8"))
     ]
 
@@ -86,8 +88,10 @@ def shell_lines(text: str) -> Iterator[list[str]]:
 
 
 def shown_commands() -> list[list[str]]:
-    """Return every command of the pages once, as words."""
-    texts = [block.text for block in blocks("sh")] + [output.language for output in outputs()]
+    """Return every command of the pages once, as words, but for the tutorial."""
+    shown = [block for block in blocks("sh") if block.page != TUTORIAL]
+    pages = [page for page in PAGES if page != TUTORIAL]
+    texts = [block.text for block in shown] + [output.language for output in outputs(*pages)]
     return [list(words) for words in dict.fromkeys(tuple(words) for text in texts for words in shell_lines(text))]
 
 

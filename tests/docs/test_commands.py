@@ -23,7 +23,19 @@ from specdec_core.costs import StepCosts
 from specdec_core.interface import SpecdecError
 from specdec_core.measurement.measurement_file import DrafterMeasurement, Measurement, write_measurement
 from specdec_core.offline.profile import DraftCounts, Measured, speculation_profile, write_profile
-from tests.docs.pages import ROOT, Block, blocks, load, name, outputs, shell_lines, shown_commands, spans
+from tests.docs.pages import (
+    PAGES,
+    ROOT,
+    TUTORIAL,
+    Block,
+    blocks,
+    load,
+    name,
+    outputs,
+    shell_lines,
+    shown_commands,
+    spans,
+)
 from tests.result_lines import BASE, row
 
 COMMANDS = typer.main.get_command(app)
@@ -190,8 +202,9 @@ def arpa(tmp_path_factory):
 
 
 def shown(*commands: str) -> list[Block]:
-    """Return the outputs of some commands on the pages."""
-    return [each for each in outputs() if re.match(rf"specdec ({'|'.join(commands)})\b", each.language)]
+    """Return the outputs of some commands on the pages, but for the tutorial."""
+    pages = [page for page in PAGES if page != TUTORIAL]
+    return [each for each in outputs(*pages) if re.match(rf"specdec ({'|'.join(commands)})\b", each.language)]
 
 
 PRINTED = shown("plugins", "validate", "schema", "theory", "generate", "replay")

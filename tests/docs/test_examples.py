@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import importlib
 import json
 import re
@@ -17,11 +16,7 @@ from typer.testing import CliRunner
 
 from specdec_core import (
     Decoder,
-    DeterministicDrafter,
-    DrafterConfig,
     GenerationSettings,
-    PluginConfig,
-    PluginSpec,
     SamplingSettings,
 )
 from specdec_core.cli.main import app
@@ -32,16 +27,14 @@ from specdec_core.study import load_study, run_model
 from specdec_core.testing import DrafterSubject, subject_of
 from specdec_core.verification import dense
 from tests.conformance import failures
-from tests.docs.pages import ROOT, blocks
+from tests.docs.pages import ROOT
 from tests.drafters.support import info_for, request_for
-from tests.installed import site as distributions  # noqa: F401
 from tests.lossless import PROMPT, VOCAB, small_target
 from tests.packages import install, run
 from tests.toys import Gamma, TableDrafter
 
 EXAMPLES = ROOT / "docs" / "examples"
-WRITE_A_DRAFTER = "docs/write-a-drafter.md"
-OF_THE_TUTORIAL = ("pairs", "second-thought", "cap", "trail", "fading", "everywhere", "branching")
+OF_THE_TUTORIAL = ("pairs", "second-thought", "cap", "fading", "everywhere", "branching")
 TABLE = {"2": {"3": 4, "5": 1}, "3": {"5": 2}, "0": {"0": 1, "1": 3, "2": 9}}
 LENGTH = GenerationSettings(max_new_tokens=12, ignore_eos=True)
 
@@ -211,39 +204,8 @@ def test_the_trainer_writes_what_its_drafter_reads(registry, monkeypatch, tmp_pa
 
 
 def test_hidden_states_are_declared_as_they_are_needed(registry):
-    for name in ("second-thought", "trail"):
+    for name in ("second-thought", "fading"):
         spec = registry.spec("drafter", name)
         module, _, factory = spec.factory.partition(":")
         drafter = getattr(importlib.import_module(module), factory)
         assert bool(drafter.hidden_layers) == spec.config.needs_hidden_states
-
-
-class OneMore(DeterministicDrafter):
-    """Gives one token more than it was asked for."""
-
-    def draft(self, tokens, budget):
-        return [2] * (budget + 1)
-
-
-def test_messages_on_the_page_are_those_of_the_program(distributions, tmp_path, monkeypatch):  # noqa: F811
-    monkeypatch.chdir(tmp_path)
-    scaffold, failure, other_version, *_ = [block.text for block in blocks("text", page=WRITE_A_DRAFTER)]
-    command = blocks("sh", page=WRITE_A_DRAFTER)[0].text.split()
-    assert command[:2] == ["specdec", "new"]
-    assert CliRunner().invoke(app, command[1:]).stdout == scaffold
-    subject = DrafterSubject(lambda target: OneMore(PluginConfig(), target))
-    (result,) = failures(subject, "budget-respected")
-    assert re.sub(r"\(\S+:\d+\)", "(one_more.py:7)", result.message) + "\n" == failure
-    monkeypatch.setenv("COLUMNS", "500")
-    distributions.install("specdec-future", "specdec_future", "", requires="specdec-core>=2,<3")
-    assert CliRunner().invoke(app, ["plugins"]).stdout.splitlines()[-1] + "\n" == other_version
-
-
-def test_the_tables_of_the_page_have_every_field():
-    text = (ROOT / WRITE_A_DRAFTER).read_text(encoding="utf-8").partition("### The spec of a plugin")[2]
-    rows = dict(re.findall(r"^\| `(\w+)` \| ([^|]+) \|", text, re.MULTILINE))
-    fields = [field.name for field in dataclasses.fields(PluginSpec)]
-    needs = {name: value for name, value in vars(DrafterConfig).items() if name in DrafterConfig.__class_vars__}
-    assert list(rows) == [*fields, *needs]
-    for name, value in needs.items():
-        assert rows[name] == {True: "true", False: "false"}.get(value, f"`{value}`")

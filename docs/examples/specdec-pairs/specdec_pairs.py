@@ -36,7 +36,6 @@ class PairsConfig(DrafterConfig):
     """The file that `specdec train pairs` wrote."""
 
 
-# --8<-- [start:table]
 class Pairs(Drafter):
     """Guesses what followed the last token in the counted text; where nothing did, what followed others."""
 
@@ -62,6 +61,7 @@ def _candidates(counts: dict[str, int]) -> Candidates:
     return Candidates(np.array(ids), np.log([counts[str(token)] for token in ids]))
 
 
+# --8<-- [start:session]
 class PairsSession(DraftSession):
     def __init__(self, drafter: Pairs) -> None:
         self.drafter = drafter
@@ -73,8 +73,7 @@ class PairsSession(DraftSession):
         return request.proposal()
 
 
-# --8<-- [end:table]
-# --8<-- [start:trainer]
+# --8<-- [end:session]
 class PairsTrainerConfig(TrainerConfig):
     """Count which token follows which in a text."""
 
@@ -103,8 +102,6 @@ class PairsTrainer(Trainer):
         return TrainingReport((config.output,), {"tokens": len(tokens)}, usage)
 
 
-# --8<-- [end:trainer]
-# --8<-- [start:hooks]
 @hookimpl
 def specdec_drafters() -> list[PluginSpec]:
     """Announce the drafter."""
@@ -115,6 +112,3 @@ def specdec_drafters() -> list[PluginSpec]:
 def specdec_trainers() -> list[PluginSpec]:
     """Announce the trainer, under the drafter's name."""
     return [PluginSpec("trainer", "pairs", "specdec_pairs:PairsTrainer", PairsTrainerConfig)]
-
-
-# --8<-- [end:hooks]

@@ -29,5 +29,5 @@ class Recent(DeterministicDrafter):
 
 @hookimpl
 def specdec_drafters() -> list[PluginSpec]:
-    """Announce the drafter; called when the registry is first asked for anything."""
+    """Announce the drafter."""
     return [PluginSpec("drafter", "recent", "specdec_recent:Recent", RecentConfig)]

@@ -87,7 +87,7 @@ def package_files(names: Names, kind: Kind, style: Style = "deterministic") -> t
         (
             f"tests/test_{names.module.removeprefix('specdec_')}.py",
             "test.py.jinja",
-            "the conformance kit, and a test of its behaviour",
+            "the conformance kit, and a test of its behavior",
         ),
         ("pyproject.toml", "pyproject.toml.jinja", "the package and its entry point"),
         ("study.yaml", "study.yaml.jinja", "compares it with others"),

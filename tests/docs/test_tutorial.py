@@ -1,0 +1,102 @@
+"""The tutorial, followed from its first command to its last."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import re
+import shlex
+import subprocess
+import sys
+
+import pytest
+from typer.testing import CliRunner
+
+from specdec_core import TargetInfo
+from specdec_core.cli.main import app
+from specdec_core.registry import default_registry
+from tests.docs.pages import ROOT, TUTORIAL, blocks, load, name, outputs, shell_lines
+
+walk = load(ROOT / "docs" / "walk.py")
+tidy = load(ROOT / "docs" / "generate.py").tidy
+# Run by .ci/newcomer, which follows the page with pip in an environment of its own.
+OTHERS = ["cd specdec-last-word", "pip install -e .[test]", "pip wheel . --no-deps --wheel-dir dist"]
+
+
+@pytest.fixture
+def follow(tmp_path, monkeypatch):
+    """Runs a command as the tutorial does, in this process unless it is pytest."""
+    monkeypatch.setenv("SPECDEC_PLUGINS", "specdec-core,specdec-last-word")
+
+    def run(command, folder):
+        words, (lines, *_) = shlex.split(command), re.findall(r"\| head -(\d+)$", command) or [None]
+        monkeypatch.chdir(folder)
+        monkeypatch.syspath_prepend(str(folder))
+        monkeypatch.syspath_prepend(str(folder / walk.INSTALLED))
+        sys.modules.pop("specdec_last_word", None)  # the file may have been replaced
+        importlib.invalidate_caches()
+        default_registry.cache_clear()
+        if words[0] == "pytest":
+            path = os.pathsep.join([*sys.path[:2], *filter(None, [os.environ.get("PYTHONPATH")])])
+            done = subprocess.run(
+                [sys.executable, "-m", *words],
+                env={**os.environ, "PYTHONPATH": path},
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+            assert done.returncode == 0, done.stdout + done.stderr
+            return done.stdout
+        words = words[1 : words.index("|")] if lines else words[1:]
+        result = CliRunner().invoke(app, words, env={"NO_COLOR": "1"})
+        assert result.exit_code == 0, result.output
+        return "\n".join(result.stdout.splitlines()[: int(lines) if lines else None])
+
+    yield run
+    sys.modules.pop("specdec_last_word", None)
+    default_registry.cache_clear()
+
+
+def without_times(command, text):
+    """Return what is the same on every machine and at every time."""
+    if command.startswith("specdec compare"):  # run, drafter, gamma, acceptance rate; block efficiency follows c
+        rows = [line.split() for line in text.splitlines() if re.match(r" \w\S* +\w\S* +\d ", line)]
+        assert rows
+        return [row[:4] + row[5:6] for row in rows]
+    return re.sub(r"[\d.]+ tokens/s|in [\d.]+s( \([\d:]+\))?", "...", tidy(text))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_every_command_prints_what_the_page_shows(follow, tmp_path):
+    for command, shown, printed in walk.walk(tmp_path, follow):
+        assert without_times(command, printed) == without_times(command, shown), (
+            "python docs/generate.py --outputs last-word"
+        )
+
+
+def test_the_first_command_prints_what_the_page_shows(follow, tmp_path):
+    command, shown, printed = next(walk.walk(tmp_path, follow))
+    assert tidy(printed) == tidy(shown)
+    assert command.startswith("specdec new")
+
+
+def test_every_command_of_the_page_is_run():
+    shown = {output.language.partition(" |")[0] for output in outputs(TUTORIAL)}
+    for block in blocks("sh", page=name(TUTORIAL)):
+        for line in block.text.splitlines():
+            assert line in shown or next(iter(shell_lines(line))) in map(shlex.split, OTHERS), line
+
+
+def test_the_drafter_of_the_page_is_the_written_one_with_more_context(follow, tmp_path):
+    next(walk.walk(tmp_path, follow))
+    written = load(tmp_path / walk.PACKAGE / "specdec_last_word.py")
+    sys.modules.pop("loaded_specdec_last_word")
+    better = load(ROOT / "docs" / "examples" / walk.PACKAGE / "specdec_last_word.py")
+    target, tokens = TargetInfo(vocab_size=16), [1, 2, 5, 3, 4, 1, 2, 6, 3, 4, 3]
+    old = written.LastWordDrafter(written.LastWordConfig(), target)
+    one = better.LastWordDrafter(better.LastWordConfig(context=1), target)
+    assert old.draft(tokens, 3) == one.draft(tokens, 3) == [4]
+    longer = better.LastWordDrafter(better.LastWordConfig(), target)
+    assert longer.draft([6, 1, 2, 7, 1, 3, 7, 1], 2) == [3, 7]
+    assert old.draft([6, 1, 2, 7, 1, 3, 7, 1], 2) == []
