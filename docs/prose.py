@@ -55,17 +55,12 @@ PENDING = frozenset(
         "docs/controllers.md",
         "docs/images.md",
         "docs/prompts.md",
-        "docs/python.md",
         "docs/replay.md",
         "docs/serving.md",
-        "docs/state-across-requests.md",
         "docs/structured-output.md",
         "docs/study-file.md",
         "docs/transformers.md",
         "docs/trees.md",
-        "docs/write-a-controller.md",
-        "docs/write-a-drafter.md",
-        "docs/write-a-rule.md",
     }
 )
 """Pages that are still to be rewritten."""
