@@ -26,6 +26,7 @@ from typing import Any
 
 import beam_tables
 import benchmark_tables
+import command_reference
 import digits
 import drafter_tables
 import generation_tables
@@ -33,12 +34,9 @@ import gpu_tables
 import launch_tables
 import paper_tables
 import replay_tables
-import typer
-import typer.cli
 import walk
 from pydantic import BaseModel
 
-from specdec_core.cli.main import app
 from specdec_core.decoding.custom_generate.call import UNSUPPORTED
 from specdec_core.interface import DrafterConfig, ModelSettings, TrainerConfig
 from specdec_core.offline.record.shard_fields import FIELDS
@@ -46,6 +44,7 @@ from specdec_core.registry import default_registry
 from specdec_core.registry.cli_fields import cli_fields
 from specdec_core.study.config.schema import run_model, study_model
 from specdec_core.testing import checks_for
+from specdec_core.testing.registration import KINDS, Check
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -138,32 +137,33 @@ def arrays(_: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-def checks(kind: str) -> str:
-    """Return the checks of the conformance kit as a table, in the order in which they run."""
-    rows = [
-        f"| `{one.name}`{'' if one.required else f' (optional, {one.purpose})'} | {one.summary} |"
-        for one in checks_for(kind)
-    ]
-    return "\n".join(["| check | what it proves |", "|---|---|", *rows]) + "\n"
+def checks(what: str) -> str:
+    """Return checks of the conformance kit.
 
-
-def commands(name: str) -> str:
-    """Return the help of a command and of all commands below it.
-
-    The options of a trainer are on the page of its drafter.
+    Args:
+        what: A kind of plugin, for a list of the checks that it alone has; or `shared`, for a table of those with
+            one name and one summary for several kinds.
     """
-    command = typer.main.get_command(app)
-    context = command.make_context(name, [], resilient_parsing=True)
-    text = typer.cli.get_docs_for_click(obj=command, ctx=context, name=name)
-    text = re.sub(r"\[([-+!*]) \]", r"`[\1 ]`", text.partition("\n")[2].strip())  # marks of a trace, not links
-    text = text.replace("* `--help`: Show this message and exit.\n", "")
-    text = re.sub(
-        r"(### `specdec train (\S+)`\n.*?)\*\*Usage\*\*.*?(?=\n##|\Z)",
-        r"\1Options: [Training](training.md) and [\2](drafters/\2.md).\n",
-        text,
-        flags=re.DOTALL,
-    )
-    return "\n" + re.sub(r"^```$(?=\n\w)", "```sh", text, flags=re.MULTILINE) + "\n\n"
+    same: dict[tuple[str, str], list[Check]] = {}
+    for kind in KINDS:
+        for one in checks_for(kind):
+            same.setdefault((one.name, one.summary), []).append(one)
+    if what != "shared":
+        own = [those[0] for those in same.values() if [one.kind for one in those] == [what]]
+        return "\n" + "".join(f"- `{one.name}`{_optional([one])}: {one.summary}\n" for one in own) + "\n"
+    lines = ["| check | kinds | what it proves |", "|---|---|---|"]
+    for (name, summary), those in same.items():
+        if len(those) > 1:
+            kinds = "all" if len(those) == len(KINDS) else ", ".join(one.kind for one in those)
+            lines.append(f"| `{name}`{_optional(those)} | {kinds} | {summary} |")
+    return "\n".join(lines) + "\n"
+
+
+def _optional(those: Sequence[Check]) -> str:
+    """Return for which of these kinds a check is optional, and its purpose."""
+    optional = [one for one in those if not one.required]
+    which = "" if len(optional) == len(those) else f" for {', '.join(one.kind for one in optional)}"
+    return f" (optional{which}, {optional[0].purpose})" if optional else ""
 
 
 def arguments(_: str) -> str:
@@ -222,7 +222,7 @@ WRITERS: dict[str, Callable[[str], str]] = {
     "keys": keys,
     "arguments": arguments,
     "checks": checks,
-    "commands": commands,
+    "commands": command_reference.reference,
     "gains": drafter_tables.gains,
     **{kind: (lambda name, parts=parts: parts[name]()) for kind, parts in _TABLES.items()},
 }

@@ -51,7 +51,6 @@ PENDING = frozenset(
     {
         "docs/beyond-one-machine.md",
         "docs/coming-from.md",
-        "docs/commands.md",
         "docs/controllers.md",
         "docs/images.md",
         "docs/prompts.md",

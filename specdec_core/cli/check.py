@@ -32,7 +32,7 @@ def check(
         list[str] | None, Option(help="Make this optional check count; can be repeated.", metavar="CHECK")
     ] = None,
     quick: Annotated[
-        bool, Option("--quick", help="Leave out the slow checks, and try fewer texts and samples in the others.")
+        bool, Option("--quick", help="Leave out slow checks, and try fewer texts and samples.")
     ] = False,
     timeout: Annotated[
         float, Option(min=0, help="Stop a check that takes longer; 0 for no limit.", metavar="SECONDS")
@@ -41,13 +41,12 @@ def check(
         float, Option(min=0, help="Run no further checks after this time; 0 for no limit.", metavar="SECONDS")
     ] = 600.0,
     seed: Annotated[int, Option(help="Seed of all random numbers.")] = 0,
-    device: Annotated[str, Option(help="Device of the targets that it is checked on: cpu or cuda.")] = "cpu",
+    device: Annotated[str, Option(help="Device of the targets: cpu or cuda.")] = "cpu",
 ) -> None:
     """Run the conformance kit on an installed plugin: small named checks, on targets with six token ids.
 
-    A check that fails reports what it did, what came back and what it expected. Of checks that fail with the same
-    cause, the first is shown in full. Optional checks count only with --require. If the plugin is slow, checks try
-    fewer texts and samples, and the end says which. Pytest runs the checks and takes its own options after `--`.
+    A failure shows what the check did, got and expected. Optional checks count only with --require. If the plugin
+    is slow, checks try fewer texts and samples. Options of pytest follow `--`.
 
     Exit codes: 0 nothing failed; 1 a check failed, or was not run for lack of time; 2 the plugin does not exist,
     setting, check or device; 130 stopped with Ctrl-C.

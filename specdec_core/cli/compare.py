@@ -38,30 +38,28 @@ def compare(
         bool,
         typer.Option(
             "--isolate",
-            help="Give each run a separate process: a crash or a leak costs that run only. Each loads the "
-            "target, so memory is needed for one target more than there are drafters.",
+            help="Give each run a separate process, which a crash or a leak ends alone. Each loads the target.",
         ),
     ] = False,
     record: Annotated[
         str | None,
         typer.Option(
-            help="Replay the study on a record instead of running its target; `specdec replay` says more.",
+            help="Replay the study on a record instead of running its target (see `specdec replay`).",
             metavar="RECORD",
         ),
     ] = None,
     machine: Annotated[
         list[Path] | None,
         typer.Option(
-            help="With --record: expect the speeds of this machine, a file of `specdec measure --output`; may "
-            "be repeated.",
+            help="With --record: expect the speeds in a file of `specdec measure --output`; may be repeated.",
             metavar="FILE",
         ),
     ] = None,
     forecast: Annotated[
         Path | None,
         typer.Option(
-            help="Results of `specdec replay` for the same study: the block efficiency to expect of runs with "
-            "`engine`. By default that of a run here with the same drafter and gamma.",
+            help="Results of `specdec replay` for the same study, which runs with `engine` are compared with.  "
+            "[default: a run here with the same drafter and gamma]",
             metavar="DIR",
         ),
     ] = None,
@@ -70,17 +68,13 @@ def compare(
     """Run a study: compare every drafter with the autoregressive baseline, and print a table.
 
     The baseline is in the first row. Runs take turns in random order and are repeated, so that drift of the
-    machine favours none of them. Outputs are compared with those of the baseline, and scored if the prompts have
-    references. The verdict names the fastest run, or the runs that cannot be told apart, and warns of timings that
-    are too noisy.
+    machine does not favor any. Outputs are compared with those of the baseline, and scored if the prompts have
+    references. The verdict names the fastest run, or those that cannot be told apart.
 
     With --output, the folder receives `results.jsonl` (one object per run), `summary.csv`, `outputs.jsonl` (the
-    generated texts), `report.html` (charts and tables) and `repeats.jsonl`, from which the same command resumes
-    after it was stopped.
+    generated texts), `report.html` (charts and tables) and `repeats.jsonl`, from which the same command resumes.
 
-    With `--set timing=false`, acceptance alone is measured: each run decodes once, with --ray side by side.
-
-    With --record, nothing is decoded: every run is replayed on the texts that the target was recorded with.
+    With `--set timing=false`, acceptance alone is measured. With --record, nothing is decoded: runs are replayed.
 
     Exit codes: 0 success; 1 a plugin failed while it decoded, or a lossless run at temperature 0 departs from the
     baseline; 2 an error that you can fix, or a run that ended early; 130 stopped with Ctrl-C, and

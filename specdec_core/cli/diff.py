@@ -32,7 +32,7 @@ def diff(
     by: Annotated[
         Speed,
         typer.Option(
-            help="The speed to compare: speedup, over the baseline of the same results, which is comparable "
+            help="The speed to compare: speedup over the baseline, which is comparable "
             "between machines; or tokens_per_second, which a slower target changes, too."
         ),
     ] = "speedup",
@@ -49,9 +49,9 @@ def diff(
 ) -> None:
     """Show what changed between two results of a study: settings, speeds, acceptance.
 
-    A run is faster or slower where the intervals of its speed do not overlap: the range of up to eight repeats, of
-    more the 95% confidence interval of their median. Of five repeats each, intervals are apart by chance in 1% of
-    comparisons; of three each, in 10%.
+    A run is faster or slower if the intervals of its speed do not overlap: the range of up to eight repeats, the
+    95% confidence interval of the median of more. With five repeats each, intervals are apart by chance in 1% of
+    comparisons; with three, in 10%.
 
     For example:
 

@@ -16,8 +16,8 @@ Server: TypeAlias = Literal["transformers", "vllm"]
 
 
 def export(
-    folder: Annotated[Path, Argument(help="The folder to write into; it is made if need be.", metavar="FOLDER")],
-    to: Annotated[Server, Option(help="What is to decode with the drafter.")],
+    folder: Annotated[Path, Argument(help="The folder to write into.", metavar="FOLDER")],
+    to: Annotated[Server, Option(help="The server that decodes with the drafter.")],
     drafter: Annotated[str, Option(help="The drafter: a name, or YAML with its settings.")],
     gamma: Annotated[
         str, Option(help="Tokens drafted per step: a number, or, for transformers, YAML of a controller.")
@@ -25,22 +25,20 @@ def export(
     model: Annotated[
         str | None,
         Option(
-            help="For transformers: the model to serve, a folder, a hub name or builtin:target. Its files are "
-            "linked into FOLDER.  [default: the one that is in FOLDER]"
+            help="For transformers: the model to serve, whose files are linked into FOLDER.  "
+            "[default: the one in FOLDER]"
         ),
     ] = None,
     overwrite: Annotated[bool, Option("--overwrite", help="Replace what an earlier export wrote.")] = False,
 ) -> None:
     r"""Export a drafter to a server: transformers or vLLM.
 
-    The command prints how to serve with what it has written. specdec-core must be installed where the server runs,
-    and plugins with it. Relative paths in the drafter's settings start in the current folder.
+    The command prints how to serve. The server needs specdec-core and the plugins.
 
-    - transformers: the folder of a model with a custom_generate/generate.py. `transformers serve` is then an
-      OpenAI-compatible server that decodes with the drafter, any that works for the model.
-    - vllm: for drafters with a model that vLLM runs itself, a folder with that model. For drafters that need token
-      ids alone, a Python module with a class that vLLM loads as a custom proposer: those that copy or look up
-      n-grams, chains of them, and plugins that declare it.
+    - transformers: the folder of a model with a custom_generate/generate.py, for `transformers serve`. Any drafter
+      that works for the model works there.
+    - vllm: a folder with the drafter's model, if vLLM runs such models itself; for drafters that need token ids
+      alone, a Python module that vLLM loads as a custom proposer.
 
     For example:
 
@@ -48,7 +46,8 @@ def export(
     specdec export --to transformers served --model builtin:target \
         --drafter "{name: transformer, model: builtin:drafter}"
     specdec export --to vllm exported --drafter prompt-copy
-    specdec export --to vllm head --drafter "{name: eagle3, model: builtin:eagle3}"
+    specdec export --to vllm head \
+        --drafter "{name: eagle3, model: builtin:eagle3}"
     specdec export --to vllm exported --gamma 8 --overwrite \
         --drafter "{name: prompt-copy, min_match: 3}"
     ```

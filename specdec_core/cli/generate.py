@@ -134,7 +134,7 @@ def generate(
     the exit code is 1.
 
     With --trace, each line is one forward pass of the target, as in Figure 1 of the paper: accepted tokens are
-    green, rejected ones red, recovered ones blue, bonus tokens cyan ([+ ] [- ] [! ] [* ] without colours).
+    green, rejected ones red, recovered ones blue, bonus tokens cyan ([+ ] [- ] [! ] [* ] without colors).
 
     For example:
 

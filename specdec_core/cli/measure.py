@@ -96,7 +96,7 @@ class _Job:
 def measure(
     *,
     study: Annotated[
-        Path | None, Argument(help="YAML file of a study; its target, prompts and drafters are measured.")
+        Path | None, Argument(help="YAML file of a study with the target, prompts and drafters.")
     ] = None,
     drafter: Annotated[
         list[str] | None, Option(help="A drafter to measure: a name, or YAML with its settings; may be repeated.")
@@ -115,13 +115,11 @@ def measure(
 ) -> None:
     r"""Measure the acceptance rate, c and T(k) of drafters, and predict the speed-up and the best gamma.
 
-    The target generates text, and at each of its tokens the drafter proposes a draft, of which nothing is
-    accepted. The acceptance rate alpha is the mean of sum min(p, q) over these tokens (section 4.2), with a 95%
-    confidence interval, and likewise at each position of the draft. Then steps with drafts of every length are
-    timed. With --ranks, text is also decoded with a tree, to count which of several siblings is accepted.
+    The target generates text, and the drafter proposes a draft at each token. The acceptance rate alpha is the
+    mean of sum min(p, q) over these tokens (section 4.2), with a 95% confidence interval. Then steps with drafts
+    of every length are timed. With --ranks, it is also counted which of several siblings in a tree is accepted.
 
-    Controllers and `specdec theory speed` read the file of --output. It is written after each drafter, and the
-    same command resumes an unfinished one.
+    Controllers and `specdec theory speed` read the file of --output, from which the same command resumes.
 
     For example:
 

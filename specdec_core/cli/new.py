@@ -33,9 +33,7 @@ _TEST = (
 
 def new(
     name: Annotated[str, Argument(help="The plugin's name in studies, e.g. last-word.", metavar="NAME")],
-    kind: Annotated[
-        Kind, Option(help="What to write: a drafter, a controller of gamma or lenience, or an acceptance rule.")
-    ] = "drafter",
+    kind: Annotated[Kind, Option(help="The kind of plugin to write.")] = "drafter",
     style: Annotated[
         Style | None,
         Option(
@@ -51,8 +49,8 @@ def new(
 ) -> None:
     """Write a package for a new plugin. It installs, passes the conformance kit, and runs in a study.
 
-    The plugin is simple and works; change it from there. A folder that is not empty is refused. NAME has lowercase
-    letters, digits, and - or _ between words, and must not be the name of an installed plugin.
+    The plugin is simple and works; change it from there. The folder must be empty. NAME has lowercase letters,
+    digits, and - or _ between words, and must not be the name of an installed plugin.
 
     The package contains:
 

@@ -36,8 +36,8 @@ def profile(
     source: Annotated[
         str,
         typer.Argument(
-            help="A record, such as builtin:code, on which the drafter is replayed; a folder of results of "
-            "`specdec compare` or `specdec replay`; a log of responses, .jsonl; or a profile, .json, to show.",
+            help="A record, such as builtin:code, to replay the drafter on; a folder of results; a log of "
+            "responses, .jsonl; or a profile, .json, to show.",
             metavar="RECORD|RESULTS|LOG|PROFILE",
         ),
     ],
@@ -53,7 +53,7 @@ def profile(
         Path | None,
         typer.Option("--output", "-o", help="Where to write the profile.", metavar="FILE"),
     ] = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing file.")] = False,
     quiet: Quiet = False,
     as_json: AsJson = False,
     wide: Wide = False,

@@ -38,16 +38,16 @@ class _RecordOptions:
         int | None,
         Option(
             min=1,
-            help="Texts of each prompt where the target samples; at temperature 0 there is one.  [default: 1]",
+            help="Texts of each prompt where the target samples.  [default: 1]",
         ),
     ] = None
     rows: Annotated[
         int | None,
-        Option(min=1, help="Texts decoded together; they are stored together, as one shard.  [default: 8]"),
+        Option(min=1, help="Texts decoded together, and stored as one shard.  [default: 8]"),
     ] = None
     hidden: Annotated[
         bool,
-        Option("--hidden", help="Store the hidden states, which drafters such as heads read, and embeddings."),
+        Option("--hidden", help="Store hidden states and embeddings, for drafters that read them."),
     ] = False
     keep_top: Annotated[
         int | None, Option(min=0, help="Store the K most probable tokens at each position, too.", metavar="K")
@@ -71,15 +71,15 @@ class _RecordOptions:
         Path | None,
         Option(
             "--import",
-            help="Read texts generated elsewhere, as JSON lines: of the OpenAI API, of vLLM, or in our own form.",
+            help="Read texts generated elsewhere, as JSON lines: of the OpenAI API, vLLM or specdec.",
             metavar="FILE",
         ),
     ] = None
     logprobs: Annotated[
         Literal["raw", "processed"] | None,
         Option(
-            help="With --import: whether log-probabilities are those of the model (vLLM's raw_logprobs, its "
-            "default) or after the sampling settings (processed_logprobs).  [default: raw]"
+            help="With --import: log-probabilities are the model's (vLLM's raw_logprobs) or those after the "
+            "sampling settings (processed_logprobs).  [default: raw]"
         ),
     ] = None
 
@@ -108,15 +108,12 @@ def record(
 ) -> None:
     r"""Record what a target says: its texts, with the probability of each token.
 
-    The target decodes the prompts alone, once. From then on `specdec replay` computes what any drafter would have
-    done on these texts, without the target and on any machine. Texts are stored in shards, and the same command
-    resumes where it was stopped.
+    The target decodes the prompts alone, once. `specdec replay` then computes how any drafter would have done on
+    these texts, without the target and on any machine. The same command resumes where it was stopped.
 
-    The texts are those of the baseline of `specdec compare`. With --samples, each prompt has several where the
-    target samples, which narrows every interval of a replay.
-
-    --import reads texts that a server generated. Its log-probabilities must be those of the distribution that was
-    sampled from; the page Record says which settings give them.
+    The texts are those of the baseline of `specdec compare`. With --samples, each prompt has several, which
+    narrows the intervals of a replay. --import reads texts that a server generated, with the log-probabilities of
+    the distribution that was sampled from.
 
     For example:
 

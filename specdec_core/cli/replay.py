@@ -26,21 +26,21 @@ def replay(
     record: Annotated[
         str,
         typer.Argument(
-            help="The record: a folder that `specdec record` wrote, or a built-in one, such as builtin:code.",
+            help="A folder that `specdec record` wrote, or a built-in one, such as builtin:code.",
             metavar="RECORD",
         ),
     ],
     what: Annotated[
         list[str] | None,
         typer.Argument(
-            help="A study, as a .yaml file; or drafters: names, or YAML with their settings.  [default: the "
-            "installed ones that work without the target, with the settings known for the record]",
+            help="A study, as a .yaml file; or drafters, as for --drafter.  [default: the installed ones that "
+            "work without the target]",
             metavar="[STUDY|DRAFTER...]",
         ),
     ] = None,
     drafter: Annotated[
         list[str] | None,
-        typer.Option(help="A drafter, as `specdec measure` takes it: a name, or YAML; may be repeated."),
+        typer.Option(help="A drafter: a name, or YAML with its settings; may be repeated."),
     ] = None,
     gamma: Annotated[
         list[str] | None,
@@ -72,17 +72,14 @@ def replay(
     r"""Replay drafters on a record: what each would have done on the target's texts, without running the target.
 
     With a lossless acceptance rule the target's texts do not depend on the drafter. So the expected number of
-    accepted tokens follows from a recorded text exactly, for every gamma and rule from one pass of the drafter.
-    The table is that of `specdec compare`, with the interval of block efficiency over texts. Speeds are
-    expected on the machine that recorded, or on those of --machine, without reading prompts.
+    accepted tokens follows from a recorded text exactly. Speeds are expected on the machine that recorded, or on
+    those of --machine, without reading prompts.
 
     With drafters, every part of the record is replayed at every gamma. A study is replayed as it is: its tasks
-    must be among those that were recorded, unless it has `runs` only. What cannot be replayed (lenience
-    below 1, lossy rules, trees, beams) is named, and the others continue.
+    must be among those that were recorded, unless it has `runs` only. Runs that cannot be replayed (lenience
+    below 1, lossy rules, trees, beams) are named, and the others continue.
 
-    With --output, the folder receives what `specdec compare` writes, marked as replayed.
-
-    Exit codes: as those of `specdec compare`.
+    The output and the exit codes are those of `specdec compare`.
 
     For example:
 

@@ -32,16 +32,15 @@ def tune(
     study: Annotated[
         str | None,
         Argument(
-            help="YAML file of a study, whose runs are the candidates; or a record, for the installed drafters "
-            "with gammas 1 to 8.",
+            help="YAML file of a study; or a record, for the installed drafters with gammas 1 to 8.",
             metavar="STUDY|RECORD",
         ),
     ] = None,
     record: Annotated[
         str | None,
         Option(
-            help="Record to replay the candidates on: a folder of `specdec record`, or a built-in one such as "
-            "builtin:code.  [default: record the study's prompts]",
+            help="Record to replay on: a folder of `specdec record`, or a built-in one such as builtin:code.  "
+            "[default: record the study's prompts]",
             metavar="DIR",
         ),
     ] = None,
@@ -58,8 +57,8 @@ def tune(
         Option(
             "--output",
             "-o",
-            help="YAML file for the winning study. A folder beside it (best-tune for best.yaml) gets tune.json, "
-            "and keeps what was recorded and measured; the same command resumes from it.",
+            help="YAML file for the winning study. A folder beside it (best-tune for best.yaml) keeps records and "
+            "measurements, from which the same command resumes.",
             metavar="FILE",
         ),
     ] = None,
@@ -82,31 +81,24 @@ def tune(
         Option(
             min=0.0,
             max=1.0,
-            help="Stop no candidate that may be slower by less than this: the times of steps are not exact.",
+            help="Stop no candidate that may be slower by less than this.",
         ),
     ] = 0.02,
-    samples: Annotated[
-        int, Option(min=1, help="Texts to record of each prompt, if the target samples and no record is given.")
-    ] = 1,
+    samples: Annotated[int, Option(min=1, help="Texts to record of each prompt, where the target samples.")] = 1,
     task: Annotated[str | None, Option(help="Only this task of the study.  [default: all]")] = None,
     how: StudyOptions,
 ) -> None:
     r"""Find the fastest run of a study: race its candidates on a record, time the best live, write the winner.
 
-    Write what to try as a study: drafters, their settings, gammas and controllers, with `grid` for all
-    combinations. Then tuning has four parts.
+    The runs of a study are the candidates; `grid` makes all combinations of settings. Tuning has four parts:
 
     1. Record: the target decodes the prompts alone (or --record has its texts).
-    2. Measure: steps are timed with drafts of each length (or --machine has the times). T(k) of a record is
-       used if it is of a device like this one and long enough; otherwise the output says why not.
-    3. Race: each drafter is replayed once for all its gammas. There are rounds with more and more prompts, and a
-       candidate that is clearly slower than the fastest is stopped. The comparison is paired by prompt and
-       corrected for the number of candidates and rounds: the fastest survives with 95% probability (--confidence),
-       unless the times of steps are too noisy for this, which the output says.
-    4. Confirm: the finalists decode live, beside the baseline and taking turns.
+    2. Measure: steps are timed with drafts of each length (or --machine has the times).
+    3. Race: drafters are replayed on more and more prompts. A candidate that is clearly slower than the fastest is
+       stopped; the fastest survives with the probability --confidence.
+    4. Confirm: the finalists decode live, in turns with the baseline.
 
-    The table says how far each candidate came and why it was stopped. Runs that cannot be replayed (lenience below
-    1, trees, lossy rules) are not tried; `specdec compare` times them.
+    Runs that cannot be replayed (lenience below 1, trees, lossy rules) are left to `specdec compare`.
 
     For example:
 

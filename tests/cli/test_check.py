@@ -42,7 +42,7 @@ def test_it_shows_a_table_of_checks():
     assert re.search(
         r"^zero-budget +passed +[0-9.]+ +A budget of 0 gives an empty draft", done.output, re.MULTILINE
     )
-    assert "depend on the other rows of the batch." in done.output
+    assert "do not depend on other rows." in done.output
     assert "2 passed in" in done.output
 
 
@@ -163,7 +163,7 @@ def test_one_cause_is_told_once(site):
 
 def test_skipped_and_optional_checks_say_why():
     silent = ("drafter:prompt-copy", "--set", "min_match=90", "--set", "max_match=90", *only("drafts-tokens"))
-    assert "(optional, to know that the other checks had drafts to look at: " in check(*silent).output
+    assert "(optional, to know that the others saw drafts: " in check(*silent).output
     skipped = check("lenience:constant", "--set", "lenience=0.5", *only("lossless-as-declared")).output
     assert re.search(r"skipped +[0-9.]+ \(its settings do not declare it lossless\)$", skipped, re.MULTILINE)
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-import pytest
-
 from specdec_core.interface import DraftSession
 from specdec_core.testing import DrafterKit, DrafterSubject, checks_for
+from specdec_core.testing.registration import KINDS
 from tests.conformance import failures
 from tests.docs.pages import ROOT
 from tests.toys import TableDrafter
@@ -36,12 +35,27 @@ class _WithholdingSession(DraftSession):
         return replace(made, lengths=tuple(0 if end else n for n, end in zip(made.lengths, ends, strict=True)))
 
 
-@pytest.mark.parametrize("kind", ["drafter", "gamma", "lenience", "rule"])
-def test_the_page_lists_every_check(kind):
-    table = PAGE.split(f"<!-- checks: {kind} -->")[1].split("<!-- end of checks -->")[0]
-    for one in checks_for(kind):
-        assert f"| `{one.name}`{'' if one.required else f' (optional, {one.purpose})'} | {one.summary} |" in table
-    assert table.count("\n| `") == len(checks_for(kind))
+def test_the_page_lists_every_check_once():
+    parts = {
+        kind: PAGE.split(f"<!-- checks: {kind} -->")[1].split("<!-- end of checks -->")[0]
+        for kind in ("shared", *KINDS)
+    }
+    for kind in KINDS:
+        for one in checks_for(kind):
+            name, summary = re.escape(f"`{one.name}`"), re.escape(one.summary)
+            own = list(re.finditer(rf"^- {name}( \(optional, .*\))?: {summary}$", parts[kind], re.MULTILINE))
+            shared = list(
+                re.finditer(
+                    rf"^\| {name}( \(optional.*\))? \| ([a-z, ]+) \| {summary} \|$", parts["shared"], re.MULTILINE
+                )
+            )
+            (found,) = own + shared
+            kinds = found[2].split(", ") if shared else [kind]
+            assert kinds == ["all"] or kind in kinds
+            which = re.match(r" \(optional(?: for (.+?))?, ", found[1] or "")
+            optional = which is not None and (which[1] is None or kind in which[1].split(", "))
+            assert one.required is not optional
+            assert one.required or found[1].endswith(f", {one.purpose})")
 
 
 def test_the_failure_on_the_page_is_a_real_one():

@@ -24,17 +24,11 @@ Named: TypeAlias = Annotated[
     str | None,
     typer.Option(
         "--target",
-        help="The record's target, as --target of `specdec record`: one of the hub is loaded only if you name it, "
-        "here or in a study.",
+        help="The record's target. A hub model is loaded only if you name it, here or in a study.",
     ),
 ]
-TARGET_HELP = (
-    "The target: a folder, a hub name or builtin:target; or settings as in a study, as YAML or as a .yaml file."
-)
-PROMPTS_HELP = (
-    "Prompts: a file (.jsonl, .json, .csv, .tsv, .parquet, .txt with one per line), or settings as in a study, as "
-    "YAML or as a .yaml file."
-)
+TARGET_HELP = "The target: a folder, a hub name, builtin:target, or settings as YAML or a .yaml file."
+PROMPTS_HELP = "Prompts: a file (.jsonl, .json, .csv, .tsv, .parquet, .txt), or settings as YAML or a .yaml file."
 
 
 class _Target(BaseModel):

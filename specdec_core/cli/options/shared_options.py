@@ -29,7 +29,7 @@ TopP: TypeAlias = Annotated[
 ]
 MinP: TypeAlias = Annotated[
     float | None,
-    typer.Option(help="Sample from tokens with at least this probability, relative to the most probable one."),
+    typer.Option(help="Sample from tokens at least this fraction as probable as the most probable one."),
 ]
 Settings: TypeAlias = Annotated[
     list[str] | None,
@@ -44,29 +44,24 @@ PluginTimeout: TypeAlias = Annotated[
     typer.Option(
         "--plugin-timeout",
         min=0.1,
-        help="Interrupt a call into a plugin that takes longer: it has failed, and decoding goes on without it. A "
-        "model's first forward pass counts. What cannot be interrupted (C code) is only named, as any call that "
-        "takes 30 s.",
+        help="Interrupt a call into a plugin that takes longer, and decode without it. A model's first forward "
+        "pass counts. C code is not interrupted, only named.",
         metavar="SECONDS",
     ),
 ]
-MaxRuns: TypeAlias = Annotated[
-    int, typer.Option(min=1, help="The most runs that a study may have, with grids expanded, over all tasks.")
-]
+MaxRuns: TypeAlias = Annotated[int, typer.Option(min=1, help="The most runs of a study, over all tasks.")]
 Ray: TypeAlias = Annotated[
     str | None,
     typer.Option(
         "--ray",
-        help="Load models and decode on the workers of a Ray cluster: HOST:PORT, ray://HOST:PORT, or local for a "
-        "new one on this machine. Without ADDRESS, the one that RAY_ADDRESS names or that runs here, else a new "
-        "one. What is timed is run one at a time, on a separate device. Needs specdec-core[ray].",
+        help="Decode on the workers of a Ray cluster: HOST:PORT, ray://HOST:PORT, or local for a new one here. "
+        "Without ADDRESS, the one that RAY_ADDRESS names or that runs here, else a new one. Timings run one at "
+        "a time. Needs specdec-core[ray].",
         metavar="[ADDRESS]",
     ),
 ]
 AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
-Wide: TypeAlias = Annotated[
-    bool, typer.Option("--wide", help="Show all columns of the tables, however narrow the terminal is.")
-]
+Wide: TypeAlias = Annotated[bool, typer.Option("--wide", help="Show all columns of the tables.")]
 Quiet: TypeAlias = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
 
 _Model = TypeVar("_Model", bound=BaseModel)

@@ -93,7 +93,7 @@ def gpu(
     as_json: AsJson = False,
     wide: Wide = False,
 ) -> None:
-    """Forecast the speed-up of a drafter on a GPU. It is a forecast: nothing is measured, and no GPU is needed.
+    r"""Forecast the speed-up of a drafter on a GPU. It is a forecast: nothing is measured, and no GPU is needed.
 
     The operators, bytes and FLOPs of a forward pass are counted on tensors without values. With the bandwidth, the
     throughput and the launch cost of the GPU they give T(k) and c, and Theorem 3.8 gives the speed-up.
@@ -103,7 +103,8 @@ def gpu(
     ```
     specdec theory gpu --target llama-3-8b --drafter llama-3-1b --device h100
     specdec theory gpu --target llama-3-70b --drafter llama-3-8b --gpus 4
-    specdec theory gpu --target llama-3-8b --c 0 --plugin suffix --profile speculation_profile.json
+    specdec theory gpu --target llama-3-8b --c 0 --plugin suffix \
+        --profile speculation_profile.json
     specdec theory gpu --target t5-11b --drafter t5-small --execution fused
     specdec theory gpu --list
     ```

@@ -88,31 +88,34 @@ def _require_range(subject: ControllerSubject) -> None:
 
 @check("gamma-per-row", kind="gamma")
 def gamma_per_row(subject: GammaSubject) -> None:
-    """`plan()` returns one int per row, or the shape of a tree."""
+    """`plan()` returns an int per row, or a tree's shape."""
     _require_form(subject)
 
 
 @check("lenience-per-row", kind="lenience")
 def lenience_per_row(subject: LenienceSubject) -> None:
-    """`lenience()` returns, for each row, a number or a list with one number per position."""
+    """`lenience()` returns a number or a list per row."""
     _require_form(subject)
 
 
 @check("gamma-in-range", kind="gamma")
 def gamma_in_range(subject: GammaSubject) -> None:
-    """Gamma stays between 0 and `max_gamma` in long batches, whatever is accepted."""
+    """Gamma stays between 0 and `max_gamma`.
+
+    Gamma stays between 0 and `max_gamma` in long batches, whatever is accepted.
+    """
     _require_range(subject)
 
 
 @check("lenience-in-range", kind="lenience")
 def lenience_in_range(subject: LenienceSubject) -> None:
-    """Lenience stays in (0, 1] in long batches, whatever is accepted."""
+    """Lenience stays in (0, 1]."""
     _require_range(subject)
 
 
 @check("max-gamma-constant", kind="gamma")
 def max_gamma_constant(subject: GammaSubject) -> None:
-    """`max_gamma` does not change before, during or after a batch."""
+    """`max_gamma` does not change."""
     controller = subject.fresh()
     before = controller.max_gamma
     steps = long_run(subject, 40)
@@ -130,7 +133,10 @@ def max_gamma_constant(subject: GammaSubject) -> None:
 
 @check("keep-drafting", kind="gamma", skip_if=_no_confidence)
 def keep_drafting(subject: GammaSubject) -> None:
-    """`keep_drafting()` returns one answer per row, also for rows that drafted nothing (NaN)."""
+    """`keep_drafting()` answers for each row.
+
+    `keep_drafting()` returns one answer per row, also for rows that drafted nothing (NaN).
+    """
     rows = (ScenarioRow(1, room=300), ScenarioRow(2, room=300, empty_rate=0.5), ScenarioRow(3, room=4))
     subject.simulate(Scenario(rows), require=("keep_drafting",)).run(40)
     subject.simulate(Scenario(rows, greedy=True, resumes=True), require=("keep_drafting",)).run(40)
@@ -138,7 +144,10 @@ def keep_drafting(subject: GammaSubject) -> None:
 
 @check("finished-rows", kind=BOTH, skip_if=wrong_form)
 def finished_rows(subject: ControllerSubject) -> None:
-    """It answers for rows that have ended, also when they go on later, as inside a hierarchy."""
+    """It answers for rows that have ended.
+
+    It answers for rows that have ended, also when they go on later, as inside a hierarchy.
+    """
     rows = (ScenarioRow(1, room=3), ScenarioRow(2, room=40, end_rate=0.3), ScenarioRow(3, room=40))
     subject.simulate(Scenario(rows), require=VALID).run(60)
     subject.simulate(Scenario(rows, resumes=True), require=VALID).run(30)
@@ -146,7 +155,10 @@ def finished_rows(subject: ControllerSubject) -> None:
 
 @check("empty-drafts", kind=BOTH)
 def empty_drafts(subject: ControllerSubject) -> None:
-    """It accepts reports of steps without a draft, for which it may not have been asked."""
+    """It accepts steps without a draft.
+
+    It accepts reports of steps without a draft, for which it may not have been asked.
+    """
     required = ("no exception",)
     subject.simulate(scenario_of(1, 2, room=30, empty_rate=1.0), require=required).run(8)
     subject.simulate(scenario_of(1, 2, room=1), require=required).run(2)
@@ -158,7 +170,10 @@ def empty_drafts(subject: ControllerSubject) -> None:
 
 @check("any-batch-size", kind=BOTH, skip_if=wrong_form)
 def any_batch_size(subject: ControllerSubject) -> None:
-    """One controller serves batches of any size, one after another and at the same time."""
+    """It serves batches of any size, also at once.
+
+    One controller serves batches of any size, one after another and at the same time.
+    """
     controller: Any = subject.fresh()
     for rows in (3, 1, 8, 2):
         subject.simulate(scenario_of(*range(rows), room=30), controller, VALID).run(6)
@@ -170,7 +185,7 @@ def any_batch_size(subject: ControllerSubject) -> None:
 
 @check("deterministic", kind=BOTH)
 def deterministic(subject: ControllerSubject) -> None:
-    """Equal controllers give equal answers to the same reports."""
+    """Equal inputs give equal answers."""
     steps = long_run(subject, 60)
     for scenario in long_scenarios(subject):
         first, second = (answers(subject.simulate(scenario).run(steps)) for _ in range(2))
@@ -182,10 +197,13 @@ def deterministic(subject: ControllerSubject) -> None:
     kind=BOTH,
     required=("lenience",),
     skip_if=wrong_form,
-    purpose="for texts whose draft lengths do not depend on the batch",
+    purpose="for draft lengths that no batch changes",
 )
 def rows_independent(subject: ControllerSubject) -> None:
-    """The answers for a row do not depend on the other rows of the batch."""
+    """A row's results do not depend on other rows.
+
+    The answers for a row do not depend on the other rows of the batch.
+    """
     row = ScenarioRow(subject.seed + 7, room=200)
     others: tuple[tuple[ScenarioRow, ...], ...] = (
         (ScenarioRow(8, room=200, acceptance=1.0),),
@@ -200,9 +218,12 @@ def rows_independent(subject: ControllerSubject) -> None:
         _require_equal(did, alone, answers_for_row(batch, 0), hint)
 
 
-@check("batches-independent", kind=BOTH, required=(), purpose="for runs that repeat exactly")
+@check("batches-independent", kind=BOTH, required=(), purpose="for repeatable runs")
 def batches_independent(subject: ControllerSubject) -> None:
-    """A used controller answers like a new one, during and after other batches."""
+    """Other batches do not change its answers.
+
+    A used controller answers like a new one, during and after other batches.
+    """
     scenario = scenario_of(1, 2, room=200)
     other = Scenario((ScenarioRow(3, 300, acceptance=1.0), ScenarioRow(4, 300, acceptance=0.0)))
     steps = long_run(subject, 40)
@@ -219,7 +240,10 @@ def batches_independent(subject: ControllerSubject) -> None:
 
 @check("sessions-freed", kind=BOTH)
 def sessions_freed(subject: ControllerSubject) -> None:
-    """The controller does not keep the session of a finished batch alive."""
+    """It does not keep closed sessions alive.
+
+    The controller does not keep the session of a finished batch alive.
+    """
     controller: Any = subject.fresh()
     for greedy in (False, True):
         batch = subject.simulate(Scenario(scenario_of(1, 2, room=20).rows, greedy), controller).run(40)
@@ -236,7 +260,10 @@ def sessions_freed(subject: ControllerSubject) -> None:
 
 @check("inputs-unchanged", kind=BOTH)
 def inputs_unchanged(subject: ControllerSubject) -> None:
-    """It changes neither its settings nor the confidences that it receives."""
+    """It does not modify its inputs.
+
+    It changes neither its settings nor the confidences that it receives.
+    """
     controller: Any = subject.fresh()
     before, steps = repr(controller.config), long_run(subject, 40)
     for scenario in (*long_scenarios(subject), scenario_of(1, 2, room=20)):
@@ -249,7 +276,10 @@ def inputs_unchanged(subject: ControllerSubject) -> None:
 
 @check("global-state-unchanged", kind=BOTH)
 def global_state_unchanged(subject: ControllerSubject) -> None:
-    """It leaves global random generators, torch settings and environment variables alone."""
+    """It leaves random generators, torch's settings and the environment alone.
+
+    It leaves global random generators, torch settings and environment variables alone.
+    """
     before = global_state()
     subject.simulate(scenario_of(1, 2, room=40)).run(20)
     subject.simulate(Scenario(scenario_of(1, 2).rows, greedy=True)).run(20)

@@ -70,7 +70,10 @@ def _not_declared(subject: LenienceSubject) -> str | None:
 
 @check("lossless", kind="gamma", skip_if=wrong_form)
 def lossless(subject: ControllerSubject) -> None:
-    """Decoding at temperature 1 with it samples the target's exact distribution (chi-square)."""
+    """Sampled output has the target's exact distribution (chi-square).
+
+    Decoding at temperature 1 with it samples the target's exact distribution (chi-square).
+    """
     loop = decoder(subject, SAMPLED)
     # Small batches show failures; the large one shows whether the distribution is right.
     least, most = subject.samples(750, 6000, 375, seconds=4.0)
@@ -82,7 +85,10 @@ def lossless(subject: ControllerSubject) -> None:
 
 @check("greedy-equals-baseline", kind="gamma", skip_if=wrong_form)
 def greedy_equals_baseline(subject: ControllerSubject) -> None:
-    """Greedy decoding with it gives the tokens of the autoregressive baseline, in no more target calls."""
+    """Greedy output equals the autoregressive baseline's.
+
+    Greedy decoding with it gives the tokens of the autoregressive baseline, in no more target calls.
+    """
     length = subject.times(40, 12, "tokens of each text")
     settings = GenerationSettings(max_new_tokens=length, ignore_eos=True)
     prompts = [list(prompt) for prompt in PROMPTS]
@@ -103,7 +109,10 @@ def greedy_equals_baseline(subject: ControllerSubject) -> None:
 
 @check("lossless-as-declared", kind="lenience", skip_if=(_not_declared, wrong_form))
 def lossless_as_declared(subject: LenienceSubject) -> None:
-    """Where its settings declare it lossless, l is always 1, and decoding samples the target's distribution."""
+    """If declared lossless, l is 1 and output exact.
+
+    Where its settings declare it lossless, l is always 1, and decoding samples the target's distribution.
+    """
     steps = long_run(subject)
     for scenario in long_scenarios(subject):
         if not subject.lossless_for(greedy=scenario.greedy):
@@ -121,7 +130,9 @@ def lossless_as_declared(subject: LenienceSubject) -> None:
 
 @check("probability-bound", kind="lenience", skip_if=wrong_form, slow=True)
 def probability_bound(subject: LenienceSubject) -> None:
-    """At temperature 1, no first token x is more probable than p(x) / l (appendix A.5 of the paper).
+    """No first token is more probable than p(x) / l.
+
+    At temperature 1, no first token x is more probable than p(x) / l (appendix A.5 of the paper).
 
     l is what the controller answers for the first draft of such a batch if it is asked before anything is drafted.
     A controller that looks at the draft it verifies is more lenient than that.
@@ -153,7 +164,10 @@ def probability_bound(subject: LenienceSubject) -> None:
 
 @check("greedy-bound", kind="lenience", skip_if=wrong_form)
 def greedy_bound(subject: LenienceSubject) -> None:
-    """Greedy decoding accepts a draft token x only if p(x) >= l max p, and asks for l once per verified draft."""
+    """Greedy decoding accepts x only if p(x) >= l max p.
+
+    Greedy decoding accepts a draft token x only if p(x) >= l max p, and asks for l once per verified draft.
+    """
     recorder = _Recorder(subject.fresh())
     loop = decoder(subject, GREEDY, recorder)
     rows = [list(prompt) for prompt in PROMPTS]

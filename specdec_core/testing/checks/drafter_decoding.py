@@ -61,14 +61,20 @@ def _require_lossless(
 
 @check("lossless", kind="drafter")
 def lossless(subject: DrafterSubject) -> None:
-    """Decoding at temperature 1 samples the target's exact distribution (chi-square)."""
+    """Sampled output has the target's exact distribution (chi-square).
+
+    Decoding at temperature 1 samples the target's exact distribution (chi-square).
+    """
     for target in subject.targets:
         _require_lossless(subject, target, subject.drafter(target), Gamma(3, 2), SamplingSettings(), 2000)
 
 
 @check("lossless-top-k", kind="drafter", slow=True)
 def lossless_top_k(subject: DrafterSubject) -> None:
-    """Decoding at temperature 0.7 with top-k 3 samples the target's exact distribution (chi-square)."""
+    """Output is exact at temperature 0.7 with top-k 3.
+
+    Decoding at temperature 0.7 with top-k 3 samples the target's exact distribution (chi-square).
+    """
     settings = SamplingSettings(temperature=0.7, top_k=3)
     for target in subject.targets:
         _require_lossless(subject, target, subject.drafter(target), Gamma(3, 1), settings, 1250)
@@ -76,7 +82,10 @@ def lossless_top_k(subject: DrafterSubject) -> None:
 
 @check("lossless-early-stop", kind="drafter", slow=True)
 def lossless_early_stop(subject: DrafterSubject) -> None:
-    """Decoding stays lossless when a gamma controller stops drafts at tokens with small q (chi-square)."""
+    """Output is exact if a controller stops drafts.
+
+    Decoding stays lossless when a gamma controller stops drafts at tokens with small q (chi-square).
+    """
     for target in subject.targets:
         gamma = Gamma(3, stop_below=0.3)
         drafter = subject.drafter(target)
@@ -98,7 +107,7 @@ def _asks(target: TinyTarget, drafter: Drafter, gamma: Gamma) -> bool:
 
 @check("lossless-trees", kind="drafter", skip_if=no_trees, slow=True)
 def lossless_trees(subject: DrafterSubject) -> None:
-    """Decoding with trees samples the target's exact distribution (chi-square); greedy gives its tokens."""
+    """Output is exact with trees, sampled and greedy."""
     prompts = PROMPTS[: subject.rows(len(PROMPTS))]
     for target in subject.targets:
         drafter, gamma = subject.drafter(target), Gamma(4, 2, tree=TREE)
@@ -109,7 +118,10 @@ def lossless_trees(subject: DrafterSubject) -> None:
 
 @check("greedy-equals-baseline", kind="drafter")
 def greedy_equals_baseline(subject: DrafterSubject) -> None:
-    """Greedy decoding gives the tokens of the autoregressive baseline, one by one and in batches."""
+    """Greedy output equals the autoregressive baseline's.
+
+    Greedy decoding gives the tokens of the autoregressive baseline, one by one and in batches.
+    """
     together = PROMPTS[: subject.rows(len(PROMPTS))]
     for target in subject.targets:
         for prompts, ignore_eos in (*(((one,), True) for one in together), (together, True), (together, False)):
@@ -132,7 +144,7 @@ def _require_baseline(
 
 @check("no-extra-target-calls", kind="drafter")
 def no_extra_target_calls(subject: DrafterSubject) -> None:
-    """Decoding with it never takes more target calls than the autoregressive baseline."""
+    """It never takes more target calls than the baseline."""
     prompts = PROMPTS[: subject.rows(len(PROMPTS))]
     for target in subject.targets:
         for ignore_eos in (False, True):
@@ -143,9 +155,9 @@ def no_extra_target_calls(subject: DrafterSubject) -> None:
                 raise CheckFailure(did, f"{calls} target calls", f"at most {limit}, as many as the baseline")
 
 
-@check("saves-target-calls", kind="drafter", required=False, purpose="to know that drafting gains anything here")
+@check("saves-target-calls", kind="drafter", required=False, purpose="to know that drafting pays")
 def saves_target_calls(subject: DrafterSubject) -> None:
-    """Greedy decoding of a few prompts takes fewer target calls than the autoregressive baseline."""
+    """It takes fewer target calls than the baseline."""
     for target in subject.targets:
         single = [(one,) for one in PROMPTS]
         limit = sum(
@@ -214,7 +226,10 @@ def _decoding(did: str) -> Iterator[None]:
 
 @check("decoded-rows-independent", kind="drafter")
 def decoded_rows_independent(subject: DrafterSubject) -> None:
-    """A sampled sequence depends neither on the others in its batch nor, but for memory, on earlier ones."""
+    """A sampled sequence does not depend on its batch.
+
+    A sampled sequence depends neither on the others in its batch nor, but for memory, on earlier ones.
+    """
     length = subject.times(12, 6, "tokens of each text")
     settings = GenerationSettings(max_new_tokens=length, seed=subject.seed + 4, ignore_eos=True)
     first = list(PROMPT)
@@ -241,11 +256,14 @@ def decoded_rows_independent(subject: DrafterSubject) -> None:
     "inside-hierarchy",
     kind="drafter",
     required=False,
-    purpose="for use as the inner drafter of `hierarchical`",
+    purpose="for use in `hierarchical`",
     slow=True,
 )
 def inside_hierarchy(subject: DrafterSubject) -> None:
-    """It can draft for a model that itself drafts: decoding stays lossless, sampled and greedy."""
+    """It can draft for a model that itself drafts.
+
+    It can draft for a model that itself drafts: decoding stays lossless, sampled and greedy.
+    """
     for target in subject.targets:
         middle = _middle_model(target.encoder_decoder, subject.device)
         drafter = Hierarchy(middle, subject.drafter(target), Gamma(2))

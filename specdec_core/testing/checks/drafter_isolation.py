@@ -73,7 +73,10 @@ def _opened(
 
 @check("rows-independent", kind="drafter")
 def rows_independent(subject: DrafterSubject) -> None:
-    """A row's drafts do not depend on the other rows of the batch."""
+    """A row's results do not depend on other rows.
+
+    A row's drafts do not depend on the other rows of the batch.
+    """
     for driver in drivers_for_all_settings(subject):
         together = list(_drafts(driver))
         for row, tokens in enumerate(driver.first_rows):
@@ -94,7 +97,7 @@ def rows_independent(subject: DrafterSubject) -> None:
 
 @check("budgets-independent", kind="drafter")
 def budgets_independent(subject: DrafterSubject) -> None:
-    """A row's drafts do not depend on the budgets of the other rows."""
+    """A row's drafts do not depend on other rows' budgets."""
     for driver in drivers_for_all_settings(subject):
         batch = len(driver.rows)
         even = driver.draft([3] * batch, seed=subject.seed)
@@ -118,7 +121,10 @@ def _require_same(driver: SessionDriver, row: int, got: Draft, expected: Draft, 
 
 @check("sessions-independent", kind="drafter")
 def sessions_independent(subject: DrafterSubject) -> None:
-    """Two sessions that are open at once draft the same as one after the other."""
+    """Open sessions do not affect each other.
+
+    Two sessions that are open at once draft the same as one after the other.
+    """
     for name, target in situations(subject):
         drafter, setting = subject.drafter(target), SETTINGS[name]
         alone = []
@@ -139,7 +145,10 @@ def sessions_independent(subject: DrafterSubject) -> None:
 
 @check("drafter-unchanged", kind="drafter", skip_if=remembers)
 def drafter_unchanged(subject: DrafterSubject) -> None:
-    """After several sessions, some closed in mid-step, it drafts the same as when it was new."""
+    """Earlier sessions do not change its drafts.
+
+    After several sessions, some closed in mid-step, it drafts the same as when it was new.
+    """
     for target in subject.targets:
         used, batch = subject.fresh(target), subject.rows(len(ROWS))
         for budget in ([4] * batch, [0] * batch, [row % 3 for row in range(batch)]):
@@ -158,7 +167,10 @@ def drafter_unchanged(subject: DrafterSubject) -> None:
 
 @check("inputs-unchanged", kind="drafter")
 def inputs_unchanged(subject: DrafterSubject) -> None:
-    """It changes neither the tokens nor the sources, which raises, nor the hidden states that it receives."""
+    """It does not modify its inputs.
+
+    It changes neither the tokens nor the sources, which raises, nor the hidden states that it receives.
+    """
     for driver in drivers(subject):
         batch = len(driver.rows)
         for step in range(4):
@@ -171,7 +183,7 @@ def inputs_unchanged(subject: DrafterSubject) -> None:
 
 @check("config-unchanged", kind="drafter")
 def config_unchanged(subject: DrafterSubject) -> None:
-    """Drafting changes neither its config nor its target info."""
+    """It modifies neither its config nor its target info."""
     for driver in drivers(subject):
         list(_tokens(driver))
         before, after = subject.first_attributes(driver.target), attributes_of(driver.drafter)
@@ -182,7 +194,10 @@ def config_unchanged(subject: DrafterSubject) -> None:
 
 @check("target-unchanged", kind="drafter")
 def target_unchanged(subject: DrafterSubject) -> None:
-    """Building and using it changes neither the target's weights, config and mode, nor its tokenizer."""
+    """It modifies neither the target nor its tokenizer.
+
+    Building and using it changes neither the target's weights, config and mode, nor its tokenizer.
+    """
     for target in subject.targets:
         driver = SessionDriver(target, subject.fresh(target), [target.begin()] * 2, seed=subject.seed)
         list(_tokens(driver))
@@ -194,7 +209,10 @@ def target_unchanged(subject: DrafterSubject) -> None:
 
 @check("global-state-unchanged", kind="drafter")
 def global_state_unchanged(subject: DrafterSubject) -> None:
-    """Building and using it leaves settings of torch and of the process, random generators and threads alone."""
+    """It leaves random generators, torch's settings and the environment alone.
+
+    Building and using it leaves settings of torch and of the process, random generators and threads alone.
+    """
     steps = subject.times(20, 4, "steps")
     for name, target in situations(subject):
         before, threads = global_state(), set(threading.enumerate())
@@ -230,7 +248,10 @@ def _require_globals(before: Mapping[str, Any], did: str) -> None:
 
 @check("close-any-time", kind="drafter")
 def close_any_time(subject: DrafterSubject) -> None:
-    """A session can be closed before its first request, and in mid-step."""
+    """A session can be closed at any time.
+
+    A session can be closed before its first request, and in mid-step.
+    """
     for driver in drivers(subject):
         unused = driver.reopen()
         unused.close()
@@ -241,7 +262,10 @@ def close_any_time(subject: DrafterSubject) -> None:
 
 @check("sessions-freed", kind="drafter", slow=True)
 def sessions_freed(subject: DrafterSubject) -> None:
-    """The drafter keeps neither closed sessions nor their tensors alive."""
+    """It does not keep closed sessions alive.
+
+    The drafter keeps neither closed sessions nor their tensors alive.
+    """
     for target in subject.targets:
         drafter = subject.drafter(target)
         with frozen_heap():
@@ -276,7 +300,10 @@ def _require_freed(subject: DrafterSubject, target: TinyTarget, drafter: Drafter
 
 @check("early-stop", kind="drafter")
 def early_stop(subject: DrafterSubject) -> None:
-    """When a gamma controller stops a draft, no further token is proposed."""
+    """It proposes nothing after a controller stops its draft.
+
+    When a gamma controller stops a draft, no further token is proposed.
+    """
     for driver in drivers_for_all_settings(subject):
         batch = len(driver.rows)
         for _ in range(3):
@@ -299,7 +326,10 @@ def early_stop(subject: DrafterSubject) -> None:
 
 @check("hidden-states-declared", kind="drafter")
 def hidden_states_declared(subject: DrafterSubject) -> None:
-    """Its settings declare `needs_hidden_states` exactly where it names `hidden_layers`."""
+    """It declares `needs_hidden_states` where it names `hidden_layers`.
+
+    Its settings declare `needs_hidden_states` exactly where it names `hidden_layers`.
+    """
     for target in subject.targets:
         drafter = subject.drafter(target)
         declared, own = subject.needs.needs_hidden_states, bool(drafter.hidden_layers)

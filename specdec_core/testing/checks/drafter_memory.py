@@ -58,7 +58,10 @@ def _require_as_new(subject: DrafterSubject, target: TinyTarget, used: Drafter, 
 
 @check("remembers-declared", kind="drafter", skip_if=remembers)
 def remembers_declared(subject: DrafterSubject) -> None:
-    """It drafts for a text as a new drafter would, although it has drafted for the same text before."""
+    """Earlier texts change its drafts only if it declares so.
+
+    It drafts for a text as a new drafter would, although it has drafted for the same text before.
+    """
     for target in subject.targets:
         used = subject.fresh(target)
         for first in (*range(len(ROWS)), 0):
@@ -74,7 +77,7 @@ def remembers_declared(subject: DrafterSubject) -> None:
 
 @check("reset-forgets", kind="drafter", skip_if=no_memory)
 def reset_forgets(subject: DrafterSubject) -> None:
-    """After `reset` it drafts as a new drafter would, whatever was decoded before."""
+    """After `reset` it drafts like a new drafter."""
     for target in subject.targets:
         used = subject.fresh(target)
         for first in range(len(ROWS)):
@@ -85,7 +88,10 @@ def reset_forgets(subject: DrafterSubject) -> None:
 
 @check("snapshot-kept", kind="drafter", skip_if=no_memory)
 def snapshot_kept(subject: DrafterSubject) -> None:
-    """The drafts of an open session do not change when other sessions are closed, or the drafter is reset."""
+    """Closed sessions and `reset` do not change open sessions.
+
+    The drafts of an open session do not change when other sessions are closed, or the drafter is reset.
+    """
     for target in subject.targets:
         drafter = subject.fresh(target)
         undisturbed, disturbed = (SessionDriver(target, drafter, *_row(target), seed=subject.seed) for _ in "ab")
@@ -111,7 +117,10 @@ def _row(target: TinyTarget) -> tuple[list[list[int]]]:
 
 @check("learns-in-threads", kind="drafter", skip_if=no_memory)
 def learns_in_threads(subject: DrafterSubject) -> None:
-    """Sessions of several threads teach it at the same time, and `reset` forgets all of it."""
+    """Sessions in several threads can teach it.
+
+    Sessions of several threads teach it at the same time, and `reset` forgets all of it.
+    """
     times = subject.times(8, 2, "sessions of each thread")
     for target in subject.targets:
         drafter = subject.fresh(target)

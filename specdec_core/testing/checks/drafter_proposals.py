@@ -104,7 +104,10 @@ def _require_proposals(subject: DrafterSubject, budgets: Sequence[Sequence[int]]
 
 @check("zero-budget", kind="drafter")
 def zero_budget(subject: DrafterSubject) -> None:
-    """A budget of 0 gives an empty draft, and the session goes on."""
+    """A budget of 0 gives an empty draft.
+
+    A budget of 0 gives an empty draft, and the session goes on.
+    """
     _require_proposals(subject, [(0, 0, 0, 0), (2, 2, 2, 2), (0, 0, 0, 0), (1, 1, 1, 1)])
 
 
@@ -116,7 +119,10 @@ def budget_respected(subject: DrafterSubject) -> None:
 
 @check("ragged-rows", kind="drafter")
 def ragged_rows(subject: DrafterSubject) -> None:
-    """Rows of different lengths can have different budgets, 0 among them, and respect their own."""
+    """Rows of different lengths respect their own budgets.
+
+    Rows of different lengths can have different budgets, 0 among them, and respect their own.
+    """
     _require_proposals(subject, [(4, 0, 2, 1), (0, 3, 0, 4), (1, 4, 0, 0), (0, 0, 3, 2)])
 
 
@@ -131,7 +137,10 @@ def no_trees(subject: DrafterSubject) -> str | None:
 
 @check("trees-respected", kind="drafter", skip_if=no_trees)
 def trees_respected(subject: DrafterSubject) -> None:
-    """Trees of any shape respect each row's budget and depth, 0 among them."""
+    """Trees respect each row's budget and depth.
+
+    Trees of any shape respect each row's budget and depth, 0 among them.
+    """
     steps = [((4, 4, 4, 4), (1, 3, 2, 3)), ((4, 0, 1, 2), (3, 0, 1, 3)), ((0, 3, 4, 1), (0, 2, 1, 1))]
     for shape in (TokenTree((-1, -1, 0, 2)), BestFirstTree((1, 2, 2))):
         for driver in drivers(subject, setting=Setting(SamplingSettings(), shape)):
@@ -158,14 +167,17 @@ def many_rows(subject: DrafterSubject) -> None:
 
 @check("one-token-context", kind="drafter")
 def one_token_context(subject: DrafterSubject) -> None:
-    """It accepts a context of one token, the shortest that the core ever passes."""
+    """It accepts a context of one token.
+
+    It accepts a context of one token, the shortest that the core ever passes.
+    """
     for driver in drivers(subject, [(4,)]):
         _steps(driver, [(3,), (3,)])
 
 
-@check("empty-context", kind="drafter", required=False, purpose="for use outside of the core's decoding loop")
+@check("empty-context", kind="drafter", required=False, purpose="for use outside of the core")
 def empty_context(subject: DrafterSubject) -> None:
-    """It accepts an empty context, although the core never passes one."""
+    """It accepts an empty context."""
     for target in subject.targets:
         driver = SessionDriver(target, subject.drafter(target), [[]], sources=[[4]], seed=subject.seed)
         driver.draft([3])
@@ -176,7 +188,10 @@ def empty_context(subject: DrafterSubject) -> None:
 
 @check("full-capacity", kind="drafter")
 def full_capacity(subject: DrafterSubject) -> None:
-    """It drafts up to the last token that a row can hold, `SessionInfo.capacity`."""
+    """It drafts up to `SessionInfo.capacity`.
+
+    It drafts up to the last token that a row can hold, `SessionInfo.capacity`.
+    """
     for driver in drivers(subject):
         batch = len(driver.rows)
         for row in driver.rows:
@@ -190,7 +205,7 @@ def full_capacity(subject: DrafterSubject) -> None:
 
 @check("ids-in-range", kind="drafter")
 def ids_in_range(subject: DrafterSubject) -> None:
-    """Draft tokens and the ids of their q are in the target's vocabulary."""
+    """Token ids are in the target's vocabulary."""
     for driver in drivers_for_all_settings(subject):
         batch = len(driver.rows)
         for _ in range(4):
@@ -200,7 +215,7 @@ def ids_in_range(subject: DrafterSubject) -> None:
 
 @check("q-sums-to-one", kind="drafter")
 def q_sums_to_one(subject: DrafterSubject) -> None:
-    """At every draft position, q has no negative entry and no NaN, and sums to 1."""
+    """Each q is nonnegative and sums to 1."""
     for driver, row, position, _, q in _positions(subject):
         total = float(q.sum())
         if not abs(total - 1) <= TOLERANCE or bool((q < 0).any()):
@@ -212,7 +227,7 @@ def q_sums_to_one(subject: DrafterSubject) -> None:
 
 @check("q-covers-draft", kind="drafter")
 def q_covers_draft(subject: DrafterSubject) -> None:
-    """Every draft token has a positive probability in its q."""
+    """Every draft token has positive probability in q."""
     for driver, row, position, token, q in _positions(subject):
         probability = float(q[token]) if 0 <= token < VOCAB else 0.0
         if not probability > 0:
@@ -235,7 +250,7 @@ def _positions(subject: DrafterSubject) -> Iterator[tuple[SessionDriver, int, in
 
 @check("proposal-valid", kind="drafter")
 def proposal_valid(subject: DrafterSubject) -> None:
-    """Proposals pass the validation that the core applies to every draft."""
+    """Proposals pass the core's validation."""
     for driver in drivers_for_all_settings(subject):
         batch = len(driver.rows)
         proposal = driver.propose([4] * batch)
@@ -252,7 +267,7 @@ def proposal_valid(subject: DrafterSubject) -> None:
 
 @check("draft-sampled-from-q", kind="drafter")
 def draft_sampled_from_q(subject: DrafterSubject) -> None:
-    """Draft tokens follow their q, at each position of the draft (chi-square)."""
+    """Draft tokens follow their q (chi-square)."""
     for name, target in situations(subject, every=True):
         _require_sampled_from_q(subject, target, name)
 
@@ -334,7 +349,7 @@ def _numbers(q: torch.Tensor) -> str:
 
 @check("same-seed-same-draft", kind="drafter")
 def same_seed_same_draft(subject: DrafterSubject) -> None:
-    """The same seed gives the same drafts in every session."""
+    """The same seed gives the same drafts."""
     for name, target in situations(subject):
         first: list[list[tuple[int, ...]]] = []
         for _ in range(2):
@@ -355,7 +370,7 @@ def same_seed_same_draft(subject: DrafterSubject) -> None:
 
 @check("on-device", kind="drafter", required=False, purpose="for speed on a GPU")
 def on_device(subject: DrafterSubject) -> None:
-    """Draft tokens and q are on the target's device, so no step has to copy them."""
+    """Draft tokens and q are on the target's device."""
     for driver in drivers(subject):
         proposal = driver.propose([4] * len(driver.rows))
         device = driver.target.loaded.device
@@ -365,11 +380,12 @@ def on_device(subject: DrafterSubject) -> None:
             raise driver.failure(f"tensors on {', '.join(sorted(elsewhere))}", f"tensors on {device}")
 
 
-@check(
-    "drafts-tokens", kind="drafter", required=False, purpose="to know that the other checks had drafts to look at"
-)
+@check("drafts-tokens", kind="drafter", required=False, purpose="to know that the others saw drafts")
 def drafts_tokens(subject: DrafterSubject) -> None:
-    """It drafts at least one token: a drafter that never does passes many checks without proving much."""
+    """It drafts at least one token.
+
+    It drafts at least one token: a drafter that never does passes many checks without proving much.
+    """
     drafted = 0
     for driver in drivers(subject):
         drafted += _steps(driver, [(4, 4, 4, 4)] * 4)

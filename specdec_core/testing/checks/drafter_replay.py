@@ -45,7 +45,10 @@ def draws_itself(subject: DrafterSubject) -> str | None:
 
 @check("replay-equals-live", kind="drafter", skip_if=draws_itself)
 def replay_equals_live(subject: DrafterSubject) -> None:
-    """A replay of texts expects what decoding them live counts, greedy and sampled (z-test of means)."""
+    """A replay expects what live decoding counts.
+
+    A replay of texts expects what decoding them live counts, greedy and sampled (z-test of means).
+    """
     count = min(subject.times(200, 50, "texts"), 25 * 100)
     for target in subject.targets:
         both = _decoded(subject, target, GREEDY, min(count, 4))
@@ -102,7 +105,10 @@ def not_autoregressive(subject: DrafterSubject) -> str | None:
 
 @check("autoregressive-as-declared", kind="drafter", skip_if=not_autoregressive)
 def autoregressive_as_declared(subject: DrafterSubject) -> None:
-    """If it declares `autoregressive`, its q does not depend on where a draft began, nor its drafts' length."""
+    """If declared `autoregressive`, q does not depend on where a draft began.
+
+    If it declares `autoregressive`, its q does not depend on where a draft began, nor its drafts' length.
+    """
     for target in subject.targets:
         for sampling in (SAMPLED, GREEDY):
             how = f"at temperature {sampling.temperature:g} on {target}"

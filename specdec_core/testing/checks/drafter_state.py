@@ -93,7 +93,7 @@ def _next_tokens(driver: SessionDriver, number: int) -> list[int]:
 
 @check("all-accepted", kind="drafter")
 def all_accepted(subject: DrafterSubject) -> None:
-    """After a draft is fully accepted, it drafts like a fresh session."""
+    """No stale state after a fully accepted draft."""
     _after_each(
         subject, lambda driver, number: driver.accept([4] * len(driver.rows), _next_tokens(driver, number))
     )
@@ -101,7 +101,7 @@ def all_accepted(subject: DrafterSubject) -> None:
 
 @check("none-accepted", kind="drafter")
 def none_accepted(subject: DrafterSubject) -> None:
-    """After a draft is fully rejected, it drafts like a fresh session."""
+    """No stale state after a fully rejected draft."""
     _after_each(
         subject, lambda driver, number: driver.accept([0] * len(driver.rows), _next_tokens(driver, number))
     )
@@ -109,7 +109,10 @@ def none_accepted(subject: DrafterSubject) -> None:
 
 @check("prefix-accepted", kind="drafter")
 def prefix_accepted(subject: DrafterSubject) -> None:
-    """After prefixes of different lengths are accepted in each row, it drafts like a fresh session."""
+    """No stale state after a partly accepted draft.
+
+    After prefixes of different lengths are accepted in each row, it drafts like a fresh session.
+    """
 
     def some(driver: SessionDriver, number: int) -> None:
         driver.accept([(number + row) % 5 for row in range(len(driver.rows))], _next_tokens(driver, number))
@@ -119,7 +122,7 @@ def prefix_accepted(subject: DrafterSubject) -> None:
 
 @check("step-without-draft", kind="drafter")
 def step_without_draft(subject: DrafterSubject) -> None:
-    """After steps in which nothing of it was verified, it drafts like a fresh session."""
+    """No stale state after steps without its draft."""
 
     def unused(driver: SessionDriver, number: int) -> None:
         driver.accept([1] * len(driver.rows), _next_tokens(driver, number))
@@ -131,7 +134,10 @@ def step_without_draft(subject: DrafterSubject) -> None:
 
 @check("first-step-without-draft", kind="drafter")
 def first_step_without_draft(subject: DrafterSubject) -> None:
-    """If it was not used in the first steps, it drafts like a fresh session afterwards."""
+    """No stale state if it joins later.
+
+    If it was not used in the first steps, it drafts like a fresh session afterwards.
+    """
     for driver in drivers_for_all_settings(subject):
         for number in range(2):
             driver.commit_unused([[token] for token in _next_tokens(driver, number)])
@@ -140,7 +146,7 @@ def first_step_without_draft(subject: DrafterSubject) -> None:
 
 @check("other-drafter-used", kind="drafter")
 def other_drafter_used(subject: DrafterSubject) -> None:
-    """After another drafter's tokens were committed, it drafts like a fresh session."""
+    """No stale state after another drafter's tokens."""
 
     def other(driver: SessionDriver, number: int) -> None:
         driver.commit_unused([[4, 0, token] for token in _next_tokens(driver, number)])
@@ -150,7 +156,7 @@ def other_drafter_used(subject: DrafterSubject) -> None:
 
 @check("other-drafter-in-some-rows", kind="drafter")
 def other_drafter_in_some_rows(subject: DrafterSubject) -> None:
-    """After another drafter's tokens were committed in some rows only, it drafts like a fresh session."""
+    """No stale state after another drafter's tokens in some rows."""
 
     def shared(driver: SessionDriver, number: int) -> None:
         mine = [(row + number) % 2 == 0 for row in range(len(driver.rows))]
@@ -163,7 +169,7 @@ def other_drafter_in_some_rows(subject: DrafterSubject) -> None:
 
 @check("zero-budget-rows", kind="drafter")
 def zero_budget_rows(subject: DrafterSubject) -> None:
-    """After steps in which some rows had a budget of 0 and others drafted, it drafts like a fresh session."""
+    """No stale state after budgets of 0 in some rows."""
 
     def waiting(driver: SessionDriver, number: int) -> None:
         batch = len(driver.rows)
@@ -176,7 +182,10 @@ def zero_budget_rows(subject: DrafterSubject) -> None:
 
 @check("rows-finished", kind="drafter")
 def rows_finished(subject: DrafterSubject) -> None:
-    """After some rows have ended, the others draft like a fresh session."""
+    """No stale state after some rows have ended.
+
+    After some rows have ended, the others draft like a fresh session.
+    """
 
     def ending(driver: SessionDriver, number: int) -> None:
         batch = len(driver.rows)
@@ -191,7 +200,10 @@ def rows_finished(subject: DrafterSubject) -> None:
 
 @check("eos-inside-draft", kind="drafter")
 def eos_inside_draft(subject: DrafterSubject) -> None:
-    """After a row has ended inside its draft, with fewer tokens committed than accepted, the others go on."""
+    """No stale state after a row ends inside its draft.
+
+    After a row has ended inside its draft, with fewer tokens committed than accepted, the others go on.
+    """
     for driver in drivers_for_all_settings(subject):
         batch = len(driver.rows)
         for row in range(batch):
@@ -209,7 +221,7 @@ def eos_inside_draft(subject: DrafterSubject) -> None:
 
 @check("long-drafts", kind="drafter")
 def long_drafts(subject: DrafterSubject) -> None:
-    """With `max_gamma` 1 and 12, it drafts like a fresh session after full drafts."""
+    """No stale state with `max_gamma` 1 and 12."""
     times = subject.times(3, 1, "steps")
     for gamma in (1, 12):
         for driver in drivers(subject, max_gamma=gamma):
@@ -222,7 +234,7 @@ def long_drafts(subject: DrafterSubject) -> None:
 
 @check("many-steps", kind="drafter")
 def many_steps(subject: DrafterSubject) -> None:
-    """After a dozen different steps in random order, it drafts like a fresh session."""
+    """No stale state after a dozen random steps."""
     rng, times = random.Random(subject.seed), subject.times(12, 6, "steps")
     for driver in drivers_for_all_settings(subject):
         batch = len(driver.rows)
@@ -237,7 +249,7 @@ def many_steps(subject: DrafterSubject) -> None:
 
 @check("rollback", kind="drafter")
 def rollback(subject: DrafterSubject) -> None:
-    """After commits are rolled back, as inside a hierarchy, it drafts like a fresh session."""
+    """No stale state after commits are rolled back."""
 
     def back(driver: SessionDriver, number: int) -> None:
         batch = len(driver.rows)

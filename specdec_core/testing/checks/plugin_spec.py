@@ -23,7 +23,7 @@ def no_spec(subject: Subject) -> str | None:
 
 @check("spec-imports-no-torch", kind=KINDS, skip_if=no_spec, slow=True)
 def spec_imports_no_torch(subject: Subject) -> None:
-    """Listing the plugin and reading its settings import no torch, so commands start fast."""
+    """Listing it and reading its settings import no torch."""
     spec = _spec(subject)
     record = next(one for one in default_registry().records() if (one.kind, one.name) == (spec.kind, spec.name))
     code = (
@@ -49,7 +49,10 @@ def spec_imports_no_torch(subject: Subject) -> None:
 
 @check("settings-described", kind=KINDS, skip_if=no_spec)
 def settings_described(subject: Subject) -> None:
-    """Its settings have a docstring, whose first line is the summary, and each setting has a description."""
+    """Its settings have a docstring, and each setting a description.
+
+    Its settings have a docstring, whose first line is the summary, and each setting has a description.
+    """
     spec = _spec(subject)
     did = f"read the docstrings of {spec.config.__name__}, the settings of {spec.name!r}"
     undescribed = [name for name, field in spec.config.model_fields.items() if not field.description]

@@ -73,7 +73,10 @@ def lossless_greedy(subject: RuleSubject) -> str | None:
 
 @check("answer-form", kind="rule")
 def answer_form(subject: RuleSubject) -> None:
-    """It returns an `AcceptanceResult` with tensors of the right shapes and types, also for an empty draft."""
+    """It returns an `AcceptanceResult` of the right shapes and types.
+
+    It returns an `AcceptanceResult` with tensors of the right shapes and types, also for an empty draft.
+    """
     rule = subject.fresh()
     for step in _steps(subject, FEW):
         _answer(subject, rule, step)
@@ -83,7 +86,10 @@ def answer_form(subject: RuleSubject) -> None:
 
 @check("answer-in-range", kind="rule")
 def answer_in_range(subject: RuleSubject) -> None:
-    """It accepts no more tokens than a row's length, and draws a token of the vocabulary."""
+    """Accepted counts and tokens are in range.
+
+    It accepts no more tokens than a row's length, and draws a token of the vocabulary.
+    """
     rule = subject.fresh()
     for step in _steps(subject, FEW):
         count, width = step.proposal.tokens.shape
@@ -95,7 +101,10 @@ def answer_in_range(subject: RuleSubject) -> None:
 
 @check("lossless", kind="rule", skip_if=(greedy_only, lossy))
 def is_lossless(subject: RuleSubject) -> None:
-    """After every accepted prefix, the next token has the target's distribution, for every form of q."""
+    """The next token has the target's distribution, for every q.
+
+    After every accepted prefix, the next token has the target's distribution, for every form of q.
+    """
     rule = subject.fresh()
     for step in _steps(subject):
         found = deviation_of(step, _answer(subject, rule, step))
@@ -111,7 +120,10 @@ def is_lossless(subject: RuleSubject) -> None:
 
 @check("replay-as-declared", kind="rule", skip_if=(greedy_only, not_replayed))
 def replay_as_declared(subject: RuleSubject) -> None:
-    """If it declares `replays_from`, `acceptance_given_text` is what it accepts, given what it emits."""
+    """If it declares `replays_from`, `acceptance_given_text` is right.
+
+    If it declares `replays_from`, `acceptance_given_text` is what it accepts, given what it emits.
+    """
     rule = subject.fresh()
     for step in _steps(subject):
         found = replay_error(step, _answer(subject, rule, step), rule)
@@ -127,7 +139,10 @@ def replay_as_declared(subject: RuleSubject) -> None:
 
 @check("deviation-declared", kind="rule", skip_if=(greedy_only, lossless))
 def deviation_declared(subject: RuleSubject) -> None:
-    """It deviates from the target by no more than the `deviation` that it reports, for every form of q."""
+    """It deviates by no more than its `deviation`.
+
+    It deviates from the target by no more than the `deviation` that it reports, for every form of q.
+    """
     rule = subject.fresh()
     for step in _steps(subject):
         _require_declared(step, deviation_of(step, _answer(subject, rule, step)))
@@ -135,7 +150,10 @@ def deviation_declared(subject: RuleSubject) -> None:
 
 @check("lossless-greedy", kind="rule", skip_if=lossy_greedy)
 def is_lossless_greedy(subject: RuleSubject) -> None:
-    """In greedy decoding it accepts draft tokens while they are the argmax, and the argmax follows."""
+    """Greedy decoding emits the argmax at each position.
+
+    In greedy decoding it accepts draft tokens while they are the argmax, and the argmax follows.
+    """
     rule = subject.fresh()
     for proposal, scores in _greedy_drafts():
         got = _greedy(subject, rule, proposal, scores)
@@ -155,7 +173,10 @@ def is_lossless_greedy(subject: RuleSubject) -> None:
 
 @check("deviation-greedy", kind="rule", skip_if=lossless_greedy)
 def deviation_greedy(subject: RuleSubject) -> None:
-    """In greedy decoding it reports a deviation of at least 1 for every accepted token that is not the argmax."""
+    """In greedy decoding, a token other than the argmax deviates by 1 or more.
+
+    In greedy decoding it reports a deviation of at least 1 for every accepted token that is not the argmax.
+    """
     rule = subject.fresh()
     for proposal, scores in _greedy_drafts():
         got = _greedy(subject, rule, proposal, scores)
@@ -174,7 +195,10 @@ def deviation_greedy(subject: RuleSubject) -> None:
 
 @check("rows-independent", kind="rule", skip_if=greedy_only)
 def rows_independent(subject: RuleSubject) -> None:
-    """A row's answer depends neither on the other rows nor on what lies beyond its length."""
+    """A row's results do not depend on other rows.
+
+    A row's answer depends neither on the other rows nor on what lies beyond its length.
+    """
     rule = subject.fresh()
     for step in _steps(subject, FEW):
         count, width = step.proposal.tokens.shape
@@ -202,7 +226,7 @@ def rows_independent(subject: RuleSubject) -> None:
 
 @check("deterministic", kind="rule", skip_if=greedy_only)
 def deterministic(subject: RuleSubject) -> None:
-    """Equal arguments give equal answers: random numbers are those that it is given."""
+    """Equal inputs give equal answers."""
     rule = subject.fresh()
     for step in _steps(subject, FEW):
         first, second = (_answer(subject, rule, step) for _ in range(2))
@@ -213,7 +237,10 @@ def deterministic(subject: RuleSubject) -> None:
 
 @check("inputs-unchanged", kind="rule")
 def inputs_unchanged(subject: RuleSubject) -> None:
-    """It changes neither the draft, nor p, nor the random numbers."""
+    """It does not modify its inputs.
+
+    It changes neither the draft, nor p, nor the random numbers.
+    """
     rule = subject.fresh()
     for step in _steps(subject, FEW):
         before = copy.deepcopy((step.proposal, step.p, step.uniforms))
@@ -227,7 +254,10 @@ def inputs_unchanged(subject: RuleSubject) -> None:
 
 @check("global-state-unchanged", kind="rule")
 def global_state_unchanged(subject: RuleSubject) -> None:
-    """It leaves global random generators, torch settings and environment variables alone."""
+    """It leaves random generators, torch's settings and the environment alone.
+
+    It leaves global random generators, torch settings and environment variables alone.
+    """
     steps, drafts = list(_steps(subject, FEW)), list(_greedy_drafts())
     before = global_state()
     rule = subject.fresh()
@@ -242,7 +272,10 @@ def global_state_unchanged(subject: RuleSubject) -> None:
 
 @check("decodes", kind="rule")
 def decodes(subject: RuleSubject) -> None:
-    """A decoder with this rule runs to the end, sampled and greedy; if it is lossless, so is what it decodes."""
+    """A decoder with this rule runs to the end.
+
+    A decoder with this rule runs to the end, sampled and greedy; if it is lossless, so is what it decodes.
+    """
     target = subject.target
     config = subject.declared
     for sampling in (_SAMPLED, SamplingSettings(temperature=0)):
