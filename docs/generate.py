@@ -58,6 +58,8 @@ _GENERATED = re.compile(
     r"(<!-- end of (?P=kind) -->)",
     re.DOTALL,
 )
+_FEW = 6
+"""The most names of a setting that a table lists; longer lists, as of plugins, are on pages."""
 _BOUNDS = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<"}
 
 
@@ -115,7 +117,8 @@ def _value(schema: Mapping[str, Any]) -> str:
     if parts:
         return " or ".join(dict.fromkeys(map(_value, parts)))
     if "enum" in schema or "const" in schema:
-        return ", ".join(f"`{value}`" for value in schema.get("enum", [schema.get("const")]))
+        values = schema.get("enum", [schema.get("const")])
+        return "name" if len(values) > _FEW else ", ".join(f"`{value}`" for value in values)
     if not {"type", "$ref"} & schema.keys():
         return "plugin"  # its settings are on its own page
     if len(schema.get("prefixItems", ())) == 2:

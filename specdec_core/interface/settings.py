@@ -69,21 +69,20 @@ class GenerationSettings(Validated):
     stop: tuple[Annotated[str, Field(min_length=1)], ...] = ()
     """Strings that end a sequence; the token that completes one is the last one kept."""
     ignore_eos: bool = False
-    """Decode to `max_new_tokens` whatever the model says: every run of a comparison does the same work."""
+    """Decode to `max_new_tokens` whatever the model says, so that every run does the same work."""
     seed: Annotated[int, Field(ge=0, lt=2**64)] = 0
-    """Each sequence has its own generator, seeded with this and the sequence's number."""
+    """Seed of the sequences' generators, with the sequence's number."""
     beams: Annotated[int, Field(ge=1)] = 1
-    """Width w of beam search, `num_beams` of transformers; 1 is none. More need temperature 0."""
+    """Width of beam search, `num_beams` of transformers; 1 is none. More need temperature 0."""
     length_penalty: float = 1.0
-    """With beams: hypotheses are ranked by their log probability over their length to the power of this."""
+    """With beams: hypotheses are ranked by log probability over length to the power of this."""
     early_stopping: bool | Literal["never"] = False
     """With beams: end with w finished hypotheses (true), where a better one is unlikely (false), or impossible
     (`never`)."""
     num_return_sequences: Annotated[int, Field(ge=1)] = 1
-    """With beams: the number of hypotheses that are returned for a prompt, the best first."""
+    """With beams: hypotheses returned for a prompt, the best first."""
     constraint: Constraint | None = None
-    """A constraint of the new text: a JSON schema, a regular expression or a grammar. In a study it is a key
-    next to `generation`."""
+    """A JSON schema, regular expression or grammar for the new text. In a study it stands beside `generation`."""
 
     @field_validator("constraint")
     @classmethod
@@ -182,33 +181,32 @@ class ModelSettings(Validated):
     model: Annotated[str, Field(min_length=1)]
     """A folder, a hub name, or a built-in one: `builtin:target`, `builtin:drafter`."""
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
-    """Number format of the weights; `auto` is float32 on a CPU, else the format they were saved in."""
+    """Number format of the weights; `auto` is float32 on a CPU, else that of the files."""
     device: str = "auto"
-    """`cpu`, `cuda`, `cuda:1` ...; `auto` is a GPU where there is one, and the target's device for a drafter."""
+    """`cpu`, `cuda`, `cuda:1` ...; `auto` is a GPU if there is one, and for a drafter the target's device."""
     device_map: str | dict[str, Any] | None = None
-    """How to spread the weights over devices, instead of `device`: `auto`, `balanced`, `sequential`, or a mapping
-    of modules to devices. Needs accelerate."""
+    """How to spread the weights over devices: `auto`, `balanced`, `sequential`, or a mapping of modules. Needs
+    accelerate."""
     max_memory: dict[str, int | str] | None = None
-    """The memory of each device under `device_map: auto`, e.g. `{"0": 20GiB, cpu: 60GiB}`."""
+    """Memory of each device under `device_map: auto`, e.g. `{"0": 20GiB, cpu: 60GiB}`."""
     offload_folder: Path | None = None
-    """Folder for weights that `device_map` leaves on disk; relative to the study file."""
+    """Folder for weights that `device_map` leaves on disk."""
     revision: str | None = None
     """Branch, tag or commit of a hub model."""
     subfolder: str | None = None
     """Folder of the model within `model`."""
     attn_implementation: Annotated[AttentionName, BeforeValidator(check_attention)] | None = None
-    """Implementation of attention; by default the model's own choice, mostly sdpa."""
+    """Implementation of attention; by default the model's own choice."""
     quantization_config: dict[str, Any] | None = None
-    """Quantize the weights while loading: `{load_in_4bit: true}` for bitsandbytes, or `quant_method` with the
-    settings of another method."""
+    """Quantize while loading: `{load_in_4bit: true}`, or `quant_method` with its settings."""
     adapter: Annotated[str, Field(min_length=1)] | None = None
-    """A PEFT adapter (LoRA) for the model: a folder or a hub name. Needs peft."""
+    """A PEFT adapter (LoRA): a folder or a hub name. Needs peft."""
     packed: bool | Literal["auto"] = "auto"
-    """On a CPU, pack the weights for its library: a draft is verified in little more than the time of one token,
-    for twice the memory. `auto` packs where that works, unless the model is tiny or memory is short."""
+    """On a CPU, pack the weights: verifying a draft then takes little more time than one token, for twice the
+    memory. `auto` packs where that works, unless the model is tiny or memory is short."""
     compile: bool | Literal["auto"] = "auto"
-    """Compile short forward passes: by TorchInductor on a CPU, which takes up to a minute when the model is loaded
-    for the first time, or as CUDA graphs. `auto` does not, as yet: captured passes have not run on a GPU."""
+    """Compile short forward passes: by TorchInductor on a CPU, as CUDA graphs on a GPU. `auto` does not, as
+    yet."""
 
     @model_validator(mode="before")
     @classmethod
@@ -240,26 +238,25 @@ class InflateConfig(Validated):
     """Add layers that change the target's cost but not its outputs, to study the c of larger models."""
 
     layers: Annotated[int, Field(ge=1)]
-    """Number of layers to add; their output projections are zero."""
+    """Number of layers to add."""
     width: Annotated[int, Field(ge=1)] | None = None
-    """Feed-forward size of the added layers; by default that of the model."""
+    """Feed-forward size of the added layers; by default the model's."""
     encoder_width: Annotated[int, Field(ge=1)] | None = None
-    """Feed-forward size of layers added to an encoder; by default `width`."""
+    """The same for an encoder; by default `width`."""
 
 
 class TargetConfig(ModelSettings):
     """The model whose distribution is preserved, and how it is loaded."""
 
     inflate: InflateConfig | None = None
-    """Make the model slower without changing its distribution, to study speed."""
+    """Make the model slower without changing its distribution."""
     tensor_parallel: Annotated[int, Field(ge=2)] | None = None
-    """Share the weights among this number of processes, each with its own GPU, started by `torchrun`. Needs
-    accelerate."""
+    """Share the weights among this number of processes of `torchrun`, each with a GPU. Needs accelerate."""
 
     exact_shapes: bool | Annotated[int, Field(ge=2)] = False
-    """Run every forward pass of a step over the same number of columns, with or without a draft, so that greedy
-    texts do not depend on the drafter where rounding depends on shapes, as in bfloat16. A number: the columns, one
-    more than the longest draft, rounded up to a multiple of 16. `true`: 16."""
+    """Run every forward pass of a step over the same number of columns, so that greedy texts do not depend on the
+    drafter where rounding depends on shapes, as in bfloat16. A number: one more than the longest draft, rounded up
+    to a multiple of 16. `true`: 16."""
 
     def names(self) -> frozenset[str]:
         """Return the model and the adapter: folders, or names on the hub."""

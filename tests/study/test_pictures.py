@@ -21,7 +21,7 @@ HOSTILE = "\"><script>alert('&')</script>"
 
 
 def pixels(picture):
-    """Return the pixels of a picture, `[H, W, 2]`: grey and opacity, as another decoder reads them."""
+    """Return the pixels of a picture, `[H, W, 2]`: gray and opacity, as another decoder reads them."""
     Image = pytest.importorskip("PIL.Image")
     kind, _, data = picture.source.partition(",")
     assert kind == "data:image/png;base64"
@@ -30,10 +30,10 @@ def pixels(picture):
 
 def test_levels_go_from_black_to_white_and_anything_else_is_empty():
     (one,) = pictures([10, 11, 12, 13, 14, 9], IMAGES)
-    grey, opaque = np.moveaxis(pixels(one), -1, 0)
-    assert grey.tolist() == [[0, 64, 128], [191, 255, 0]]
+    gray, opaque = np.moveaxis(pixels(one), -1, 0)
+    assert gray.tolist() == [[0, 64, 128], [191, 255, 0]]
     assert opaque.tolist() == [[255, 255, 255], [255, 255, 0]]
-    assert one.words == "5 of 6 pixels drawn; 1 token(s) are not grey levels"
+    assert one.words == "5 of 6 pixels drawn; 1 token(s) are not gray levels"
     assert (one.width, one.height) == (72, 48)
 
 

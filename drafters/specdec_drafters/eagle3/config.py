@@ -20,8 +20,7 @@ class Eagle3Config(DrafterConfig):
     needs_hidden_states: ClassVar[bool] = True
 
     model: Annotated[str, Field(min_length=1)]
-    """An EAGLE-3 head for this target, in the format of the speculators package or of EAGLE's authors: a folder, a
-    hub name, or `builtin:eagle3`."""
+    """An EAGLE-3 head for this target: a folder, a hub name, or `builtin:eagle3`."""
 
     vllm_method: ClassVar[str | None] = "eagle3"
 
@@ -43,18 +42,18 @@ class Eagle3TrainerConfig(TrainingConfig):
     """
 
     aux_layers: tuple[Annotated[int, Field(ge=0)], ...] | None = None
-    """Layers of the target whose outputs the head reads, numbered as in `hidden_states` of transformers; by
-    default 2, half their number, and their number less 3."""
+    """Layers of the target whose outputs the head reads, as in `hidden_states` of transformers; by default 2, half
+    their number, and their number less 3."""
     draft_vocab: Annotated[int, Field(ge=1)] | None = None
-    """Tokens that the head can draft, the most frequent in the training data; by default at most 32000."""
+    """Most frequent tokens, which the head can draft; by default at most 32000."""
     unrolled: Annotated[int, Field(ge=1)] = 4
-    """Draft tokens that are trained for at each position, each from the head's own state of the one before."""
+    """Draft tokens that are trained for at each position."""
     decay: Annotated[float, Field(gt=0, le=1)] = 0.8
-    """Weight of the loss of a draft token, relative to that of the one before."""
+    """Weight of a draft token's loss, relative to the one before."""
     loss: Literal["kl", "tv", "kl-then-tv"] = "kl-then-tv"
-    """`kl`, KL(p || q); `tv`, total variation; `kl-then-tv`, KL first; over the draft vocabulary."""
+    """KL(p || q), total variation, or KL first."""
     saved_as: Literal["float32", "bfloat16", "float16"] = "bfloat16"
     """Data type of the saved weights."""
     save_embeddings: bool = True
-    """Save the target's input embeddings with the head, as the speculators package does. specdec and vLLM take
-    those of the target if they are left out."""
+    """Save the target's input embeddings with the head, as speculators does; vLLM takes the target's if they are
+    left out."""

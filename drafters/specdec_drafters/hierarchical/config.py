@@ -19,10 +19,9 @@ class HierarchicalConfig(DrafterConfig, ModelSettings):
     """
 
     model: Annotated[str, Field(min_length=1)] | None = None  # type: ignore[assignment]  # `middle` has one, too
-    """The middle model: a folder, a hub name, or a built-in one: `builtin:target`, `builtin:drafter`."""
+    """The middle model: a folder, a hub name, or a built-in one."""
     middle: NestedDrafter | None = None
-    """Instead of `model`, a drafter that drafts with its own model, such as `early-exit` or `quantized`: that
-    is the middle model."""
+    """Instead of `model`, a drafter whose model is the middle model, such as `early-exit` or `quantized`."""
 
     drafter: Annotated[Any, Nested("drafter", same_target=False)]
     """The drafter for the middle model: a name, or a mapping with `name` and settings."""

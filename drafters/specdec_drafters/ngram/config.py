@@ -35,25 +35,24 @@ class NgramConfig(DrafterConfig):
     token_ids_only: ClassVar[bool] = True
 
     arpa: Path | None = None
-    """An ARPA file over decimal token ids, written by `specdec train ngram` or by `lmplz` from token ids; or a
-    built-in one, such as `builtin:translation-bigram`."""
+    """An ARPA file over decimal token ids, of `specdec train ngram` or `lmplz`; or a built-in one, such as
+    `builtin:translation-bigram`."""
     text: Annotated[str, Field(min_length=1)] | None = None
-    """A UTF-8 text to count with the target's tokenizer, or `builtin:stdlib`, the Python standard library."""
+    """A UTF-8 text to count, or `builtin:stdlib`, the Python standard library."""
     kenlm: Path | None = None
-    """A model for the `kenlm` package, which maps binaries into memory: probing or trie, quantized or not."""
+    """A model for the `kenlm` package."""
     words: Literal["ids", "tokens", "text"] = "ids"
-    """The words of the `kenlm` model: token `ids` in decimal, `tokens` as the target's tokenizer writes them, or
-    the `text` of each token without blanks around it."""
+    """Words of the `kenlm` model: token `ids` in decimal, `tokens` of the target's tokenizer, or their `text`
+    without blanks around it."""
     load_method: Literal["lazy", "populate_or_lazy", "populate_or_read", "read"] = "lazy"
-    """How KenLM reads a binary: `lazy` maps it and reads a page when it is used, `populate_or_lazy` maps it and
-    reads all pages at once, `read` copies it into memory."""
+    """How KenLM reads a binary: `lazy` maps it into memory, `populate_or_lazy` also reads all pages at once,
+    `read` copies it."""
     order: Annotated[int, Field(ge=1)] | None = None
-    """The longest n-grams to use: 1 is a unigram model, 2 a bigram model.
-    By default all in `arpa`, 2 for `text`."""
+    """The longest n-grams to use; by default all in `arpa`, 2 for `text`."""
     max_bytes: Annotated[int, Field(ge=1)] | None = None
-    """The most bytes of text to count; by default the whole file, or 4 MB of `builtin:stdlib`."""
+    """The most bytes to count; by default the whole file, or 4 MB of `builtin:stdlib`."""
     candidates: Annotated[int, Field(ge=1)] = 512
-    """The most tokens that q is spread over: those that follow the context, then the most probable ones."""
+    """The most tokens that q is spread over."""
 
     @model_validator(mode="after")
     def _check_source(self) -> NgramConfig:
@@ -122,23 +121,23 @@ class NgramTrainerConfig(TrainerConfig):
     """
 
     text: Annotated[str, Field(min_length=1)] | None = None
-    """A UTF-8 text to count with the target's tokenizer, or `builtin:stdlib`, the Python standard library."""
+    """A UTF-8 text to count, or `builtin:stdlib`, the Python standard library."""
     ids: Path | None = None
     """A file of the target's token ids, one sentence per line, as for `lmplz`."""
     samples: Annotated[int, Field(ge=1)] | None = None
-    """Number of tokens to sample from the target at temperature 1, to be counted."""
+    """Number of tokens to sample from the target at temperature 1 and count."""
     sources: Path | None = None
     """For `samples` from a target with an encoder: a JSONL file with a `source` per line."""
     order: Annotated[int, Field(ge=1, le=MAX_ORDER)] = 3
-    """The longest n-grams: 1 is a unigram model, 2 a bigram model."""
+    """The longest n-grams."""
     split: Literal["document", "line"] = "document"
-    """The sentences of `text`; no n-gram crosses the end of a sentence."""
+    """The sentences of `text`; no n-gram crosses the end of one."""
     max_bytes: Annotated[int, Field(ge=1)] | None = None
     """The most bytes of `text` to count; by default the whole file, or 4 MB of `builtin:stdlib`."""
     seed: Annotated[int, Field(ge=0)] = 0
     """The seed for `samples`."""
     device: str = "auto"
-    """The device for `samples`: `cpu`, `cuda`, `cuda:1` ...; `auto` is a GPU if there is one."""
+    """The device for `samples`: `cpu`, `cuda`, `cuda:1` ..."""
 
     @model_validator(mode="after")
     def _check_source(self) -> NgramTrainerConfig:

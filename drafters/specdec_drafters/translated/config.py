@@ -20,8 +20,7 @@ class TranslatedConfig(DrafterConfig):
     drafter: Annotated[Any, Nested("drafter", same_tokens=False)]
     """The drafter: a name, or a mapping with `name` and settings."""
     method: Literal["tli", "slem"] = "tli"
-    """`tli`, token-level intersection: it draws among the tokens that both vocabularies hold. `slem`, string-level
-    exact match: it drafts a text, greedily, which the target's tokenizer splits into tokens."""
+    """`tli`, token-level intersection, or `slem`, string-level exact match."""
     tokenizer: Annotated[str, Field(min_length=1)] | None = None
-    """The model whose tokenizer the drafter has: a folder, a hub name, or a built-in one. By default, the model
-    that the drafter's settings name."""
+    """Model with the drafter's tokenizer: a folder, a hub name, or a built-in one; by default the drafter's
+    own."""

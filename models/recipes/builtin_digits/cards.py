@@ -26,7 +26,7 @@ library_name: transformers
 {purpose}
 
 It draws handwritten digits of 8 x 8 pixels, pixel by pixel in reading order, for a class as the prompt. Its tokens are
-not text: 0 to 16 are grey levels, 17 to 26 the classes 0 to 9. A picture is one class and 64 levels. There is no
+not text: 0 to 16 are gray levels, 17 to 26 the classes 0 to 9. A picture is one class and 64 levels. There is no
 tokenizer, and no token for a beginning or an end.
 
 | | |

@@ -1,6 +1,6 @@
 """Turn the digits that scikit-learn ships into token ids: the class, then 64 pixels in reading order.
 
-Tokens 0 to 16 are grey levels, 17 to 26 the classes. There is no beginning and no end: a picture is a class and 64
+Tokens 0 to 16 are gray levels, 17 to 26 the classes. There is no beginning and no end: a picture is a class and 64
 pixels. Needs scikit-learn, or `--csv`, its file of the digits: the test set of UCI's "Optical Recognition of
 Handwritten Digits", which UCI names `optdigits.tes`.
 

@@ -38,21 +38,21 @@ class ColumnsConfig(_Part):
     """Columns of a file or dataset, or keys of its JSON objects. Only those that are named are read."""
 
     prompt: str | None = None
-    """Holds the text, or a list of texts: the turns of a user. Same as `column`."""
+    """The text, or a list of texts, which are a user's turns. Same as `column`."""
     messages: str | None = None
-    """Holds the messages of a chat, instead of a text."""
+    """The messages of a chat, instead of a text."""
     reference: str | None = None
-    """Holds a reference output, or a list of them, to score outputs against."""
+    """A reference output, or a list of them, to score outputs against."""
     id: str | None = None
-    """Holds the prompt's name in results; by default its row number."""
+    """The prompt's name in results; by default its row number."""
     source: str | None = None
-    """Holds where the prompt comes from; only shown."""
+    """Origin of the prompt; only shown."""
 
 
 MAX_SIDE = 512
 """The most pixels in a row or a column of a picture."""
 MAX_LEVELS = 65_536
-"""The most grey levels of a picture; it shows 256 of them."""
+"""The most gray levels of a picture; it shows 256 of them."""
 _TokenId = Annotated[int, Field(ge=0)]
 
 
@@ -75,54 +75,49 @@ class PromptsConfig(_Part):
     """Source of the prompts: exactly one of `builtin`, `file`, `dataset`, `benchmark`, `texts` and `tokens`."""
 
     builtin: Annotated[str, Field(min_length=1)] | None = None
-    """Prompts of the built-in models, from text held out of their training: `heldout`, `translation` or
-    `summarization`; short for a `file` such as `builtin:heldout`."""
+    """Prompts held out from the built-in models' training: `heldout`, `translation` or `summarization`."""
     file: Path | None = None
-    """A file that ends in .jsonl, .json, .csv, .tsv, .parquet or .txt (a prompt per line), relative to the study
-    file; or prompts that ship with a package, such as `builtin:heldout`."""
+    """A .jsonl, .json, .csv, .tsv, .parquet or .txt file, relative to the study file; or one of a package, such as
+    `builtin:heldout`."""
     dataset: Annotated[str, Field(min_length=1)] | None = None
-    """A Hugging Face dataset: a folder, relative to the study file, or a name on the hub. Needs datasets."""
+    """A Hugging Face dataset: a folder or a hub name. Needs datasets."""
     benchmark: (
         Annotated[str, AfterValidator(check_benchmark), Field(json_schema_extra={"enum": [*BENCHMARKS]})] | None
     ) = None
-    """A benchmark with its columns, template and chat: `speed-bench`, `spec-bench`, `mt-bench`, `gsm8k`,
-    `math-500`, `humaneval` or `mbpp`. A study of benchmarks decodes greedily, up to 4,096 tokens, unless it says
-    otherwise."""
+    """A benchmark, with its columns, template and chat."""
     texts: tuple[str, ...] | None = None
     """The prompts themselves; a bare list is short for this."""
     tokens: tuple[Annotated[tuple[_TokenId, ...], Field(min_length=1)], ...] | None = None
-    """The prompts as lists of the target's token ids: they need no tokenizer, and nothing is added to them."""
+    """The prompts as lists of the target's token ids, to which nothing is added."""
     path: Path | None = None
-    """Local copy of the benchmark, relative to the study file: a file or a folder. By default the one on the hub,
-    which needs datasets."""
+    """Local copy of the benchmark: a file or a folder. By default the one on the hub, which needs datasets."""
     config: str | None = None
     """Configuration of the dataset or benchmark, if it has several; `qualitative` for `speed-bench`."""
     split: str | None = None
-    """Split of the dataset or benchmark, such as `test` or `train[:100]`; optional if it has only one."""
+    """Split, such as `test` or `train[:100]`; optional if there is only one."""
     revision: str | None = None
     """Branch, tag or commit of a dataset on the hub."""
     column: str | None = None
-    """Column, or key of a JSON object, that holds the prompt; by default `prompt`, `messages` or `turns`. A dot
-    reaches into objects and lists: `translation.de`, `conversations.0.value`."""
+    """Column, or JSON key, of the prompt; by default `prompt`, `messages` or `turns`. A dot reaches into objects
+    and lists: `conversations.0.value`."""
     template: Annotated[str, AfterValidator(check_template)] | None = None
     """The prompt with columns in braces, such as `"Question: {question}\\nAnswer:"`."""
     columns: ColumnsConfig | None = None
-    """Columns that hold the reference, the id and so on, besides the prompt."""
+    """Columns of the reference, the id and so on."""
     group: _Groups | None = None
-    """Column that groups the prompts, such as `category`: results are reported for each of its values, too. Two
-    columns make a grid."""
+    """Column, or two, by whose values results are also reported, such as `category`."""
     chat: bool | None = None
-    """Treat each text as a user message, for the chat template; by default only those of a benchmark."""
+    """Treat each text as a user message; by default only those of a benchmark."""
     system: Annotated[str, Field(min_length=1)] | None = None
     """System message before each text, and before chats without one; requires `chat`."""
     turns: Literal["all", "first"] = "all"
-    """Turns of a conversation that are decoded, each after the target's own answers: `all` or the `first`."""
+    """Turns of a conversation to decode: `all` or the `first`."""
     shuffle: Annotated[int, Field(ge=0)] | None = None
-    """Seed of a random order; with `limit`, of a random sample. By default the order of the source."""
+    """Seed of a random order; with `limit`, of a random sample."""
     limit: Annotated[int, Field(ge=1)] | None = None
-    """Use only the first prompts, up to this number."""
+    """The most prompts to use."""
     chat_template: Path | None = None
-    """A Jinja file that replaces the tokenizer's chat template; relative to the study file."""
+    """A Jinja file that replaces the tokenizer's chat template."""
 
     @model_validator(mode="after")
     def _check(self) -> PromptsConfig:
@@ -185,14 +180,14 @@ _OF_SOURCES = {
 
 
 class ImagesConfig(_Part):
-    """How new tokens are shown as grey pictures in the report: rows of pixels, from the top left."""
+    """How new tokens are shown as gray pictures in the report: rows of pixels, from the top left."""
 
     width: Annotated[int, Field(ge=1, le=MAX_SIDE)]
     """Pixels in a row."""
     height: Annotated[int, Field(ge=1, le=MAX_SIDE)]
     """Rows of a picture. Tokens beyond one begin the next."""
     levels: Annotated[int, Field(ge=2, le=MAX_LEVELS)]
-    """Number of grey levels, from black to white."""
+    """Number of gray levels, from black to white."""
     first: Annotated[int, Field(ge=0)] = 0
     """Token id of black; those of the other levels follow. Any other token leaves its pixel empty."""
 
@@ -240,46 +235,45 @@ class TaskConfig(_Part):
     name: Annotated[str, Field(min_length=1, max_length=100)]
     """Name of the task in tables and results."""
     target: AnyTarget | None = None
-    """Target of this task; by default that of the study."""
+    """Target of this task; by default the study's."""
     prompts: AnyPrompts | None = None
-    """Prompts of this task; by default those of the study."""
+    """Prompts of this task; by default the study's."""
     warmup_prompts: AnyPrompts | None = None
-    """Warm-up prompts of this task; by default those of the study."""
+    """Warm-up prompts of this task; by default the study's."""
     sampling: SamplingSettings | None = None
-    """Sampling settings that differ from those of the study; the others are inherited."""
+    """Sampling settings that differ from the study's."""
     generation: _Generation | None = None
-    """Generation settings that differ from those of the study; the others are inherited."""
+    """Generation settings that differ from the study's."""
     constraint: Constraint | None = None
-    """A constraint of the new texts of this task; by default that of the study, and null for none."""
+    """Constraint of this task; by default that of the study, and null for none."""
     grid: _Grid = Field(default_factory=dict)
-    """Settings to vary: dotted keys of this task with lists of values. Every combination becomes a task."""
+    """Dotted keys of this task with lists of values. Every combination becomes a task."""
 
 
 class RunConfig(_Part):
     """One way to decode the prompts: a drafter with its gamma and lenience. The baseline is always added."""
 
     name: Annotated[str, Field(min_length=1, max_length=100)] | None = None
-    """Name of the run in tables and results; by default made from drafter and gamma."""
+    """Name in tables and results; by default made from drafter and gamma."""
     drafter: Any = None
     """The drafter: the settings of an installed plugin."""
     gamma: Any = None
     """Tokens drafted per step: the settings of a controller."""
     engine: EngineConfig | None = None
-    """A server that decodes the prompts instead. `drafter` and `gamma` may then say what it drafts with, which a
-    replay forecasts."""
+    """A server that decodes the prompts instead, with the `drafter` and `gamma` that a replay forecasts."""
     lenience: Any = None
     """Lenience of the acceptance rule: the settings of a controller; by default 1, which is lossless."""
     rule: Any = None
     """The acceptance rule: the settings of a plugin; by default `token`, Algorithm 1 of the paper."""
     draft_beams: Annotated[int, Field(ge=1)] | None = None
-    """With `generation.beams`: u, the number of nodes in each level of the drafter's beam search; by default as
-    many as beams. Gamma is then the number of levels."""
+    """With `generation.beams`: nodes in each level of the draft, of which there are gamma; by default as many as
+    beams."""
     draft_sampling: SamplingSettings | None = None
-    """Sampling settings of the drafter (section 6); by default those of the target."""
+    """Sampling settings of the drafter (section 6); by default the target's."""
     tasks: Annotated[tuple[str, ...], Field(min_length=1)] | None = None
-    """Names of the tasks to run it on, where `*` matches any text; by default all."""
+    """Names of the tasks to run it on, `*` for any text; by default all."""
     grid: _Grid = Field(default_factory=dict)
-    """Settings to vary: dotted keys of this run with lists of values. Every combination becomes a run."""
+    """Dotted keys of this run with lists of values. Every combination becomes a run."""
 
 
 class BaselineConfig(_Part):
@@ -293,37 +287,35 @@ class StudyConfig(_Part):
     """A study: a benchmark of drafters that `specdec compare` runs."""
 
     target: AnyTarget | None = None
-    """The target: a mapping, or only the model. Optional if every task sets its own."""
+    """The target: a mapping, or only the model. Optional if every task has one."""
     prompts: AnyPrompts | None = None
-    """The prompts: a mapping, or only a list of texts. Optional if every task sets its own."""
+    """The prompts: a mapping, or a list of texts. Optional if every task has some."""
     warmup_prompts: AnyPrompts | None = None
-    """Prompts that drafters that remember earlier requests decode first in each repeat, so that they have
-    something to remember. They are not measured, and must differ from `prompts`."""
+    """Prompts that drafters that remember earlier requests decode first in each repeat, unmeasured. They must
+    differ from `prompts`."""
     sampling: SamplingSettings = SamplingSettings()
     """Sampling settings of the target."""
     generation: _Generation = GenerationSettings()
     """Length limits and the seed."""
     constraint: Constraint | None = None
-    """A constraint of the new texts: a JSON schema, a regular expression or a grammar. Needs llguidance."""
+    """A JSON schema, regular expression or grammar for the new texts. Needs llguidance."""
     batch_size: Annotated[int, Field(ge=1)] = 1
     """Number of prompts to decode together."""
     auto_find_batch_size: bool = False
-    """Decode a batch that the memory does not hold in two halves, and these in halves again, instead of failing
-    the run. A note says so: its times are then not those of `batch_size`."""
+    """If the memory does not hold a batch, decode it in halves instead of failing the run. A note says so."""
     repeats: AnyRepeats = RepeatsConfig(min=3, max=3)
     """How often each run is timed, in turns: a number, a mapping, or `auto` for its defaults."""
     timing: bool = True
-    """Whether runs are timed. `false` measures acceptance alone: each run decodes once, whatever `repeats` says,
-    and with `--ray` runs decode side by side."""
+    """Whether runs are timed. `false` measures acceptance alone: each run decodes once, and with `--ray` side by
+    side."""
     lossless: bool = False
-    """Refuse runs whose lenience may be below 1 and lossy acceptance rules: all outputs then have the target's
-    distribution."""
+    """Reject runs whose lenience may be below 1, and lossy acceptance rules."""
     images: ImagesConfig | None = None
-    """Show outputs as pictures in the report, for models of pixels; it changes nothing that is measured."""
+    """Show outputs as pictures in the report, for models of pixels."""
     baseline: BaselineConfig | None = None
-    """A server that decodes the baseline; by default the target does, here."""
+    """A server that decodes the baseline; by default the target does."""
     tasks: Annotated[tuple[TaskConfig, ...], Field(min_length=1)] | None = None
-    """Tasks to decode, each with its own baseline and table; without them the study is a single task."""
+    """Tasks, each with its own baseline and table; without them the study is a single task."""
     runs: Annotated[tuple[Any, ...], Field(min_length=1)]
     """The runs to compare with the autoregressive baseline."""
 

@@ -1,4 +1,4 @@
-"""Pictures of the report: new tokens that are grey levels, as PNG images. Imports no torch."""
+"""Pictures of the report: new tokens that are gray levels, as PNG images. Imports no torch."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 MAX_PICTURES = 4
 """Pictures of one output that are shown."""
 _SIGNATURE = b"\x89PNG\r\n\x1a\n"
-_GREY_WITH_ALPHA = 4
+_GRAY_WITH_ALPHA = 4
 _SHOWN_WIDTH = 72
 """Pixels of the screen that a small picture gets; it is enlarged by a whole factor."""
 
@@ -51,24 +51,24 @@ def pictures(tokens: Sequence[int], images: ImagesConfig) -> Iterator[Picture]:
         drawn = sum(0 <= level < images.levels for level in pixels)
         words = f"{drawn} of {size} pixels drawn"
         if drawn < len(pixels):
-            words += f"; {len(pixels) - drawn} token(s) are not grey levels"
+            words += f"; {len(pixels) - drawn} token(s) are not gray levels"
         source = "data:image/png;base64," + base64.b64encode(_png(pixels, images)).decode()
         yield Picture(source, images.width * factor, images.height * factor, words)
 
 
 def _png(pixels: Sequence[int], images: ImagesConfig) -> bytes:
-    """Return a PNG image of grey levels with transparency, 8 bits each; what is not a level is transparent.
+    """Return a PNG image of gray levels with transparency, 8 bits each; what is not a level is transparent.
 
     References:
         W3C, Portable Network Graphics, third edition: 5.2 to 5.5, 11.2.
     """
     top = images.levels - 1
-    grey = [(round(255 * level / top), 255) if 0 <= level <= top else (0, 0) for level in pixels]
-    grey += [(0, 0)] * (images.width * images.height - len(grey))
-    rows = (grey[start : start + images.width] for start in range(0, len(grey), images.width))
+    gray = [(round(255 * level / top), 255) if 0 <= level <= top else (0, 0) for level in pixels]
+    gray += [(0, 0)] * (images.width * images.height - len(gray))
+    rows = (gray[start : start + images.width] for start in range(0, len(gray), images.width))
     # A row begins with its filter: 0 is none.
     lines = b"".join(b"\0" + bytes(part for pixel in row for part in pixel) for row in rows)
-    head = struct.pack(">IIBBBBB", images.width, images.height, 8, _GREY_WITH_ALPHA, 0, 0, 0)
+    head = struct.pack(">IIBBBBB", images.width, images.height, 8, _GRAY_WITH_ALPHA, 0, 0, 0)
     return _SIGNATURE + _chunk(b"IHDR", head) + _chunk(b"IDAT", zlib.compress(lines, 9)) + _chunk(b"IEND", b"")
 
 
