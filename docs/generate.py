@@ -34,6 +34,7 @@ import gpu_tables
 import launch_tables
 import paper_tables
 import replay_tables
+import trace_figure
 import walk
 from pydantic import BaseModel
 
@@ -237,7 +238,14 @@ def generated(text: str) -> str:
 
 
 def out_of_date() -> Iterator[tuple[Path, str]]:
-    """Yield each page whose generated parts differ from the code, with the text that it should have."""
+    """Yield each page whose generated parts differ from the code, and the picture of the first screen, if it does.
+
+    Yields:
+        The file, and the text that it should have.
+    """
+    picture = trace_figure.PICTURE
+    if (drawn := trace_figure.svg()) != (picture.read_text(encoding="utf-8") if picture.exists() else ""):
+        yield picture, drawn
     for page in PAGES:
         text = page.read_text(encoding="utf-8")
         if (renewed := generated(text)) != text:

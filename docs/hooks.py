@@ -6,6 +6,7 @@ mark their positions in Markdown:
     ![...](assets/figures/figure-2.svg)   a drawing
     <!-- table: 1 -->                      a table of the paper with the results of the formulas
     <!-- pages of this section -->         the pages of a section, on its index page
+    <!-- the trace -->                     the interactive trace of a recorded decoding
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ import digits
 import outputs
 import sections
 import timeline
+import trace_figure
 import twins
 
 sys.path.pop(0)
@@ -102,8 +104,8 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
 
 def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:  # noqa: ARG001
-    """Show printed tables as tables, and the tokens of traces in boxes."""
-    return outputs.shown(html)
+    """Show printed tables as tables, the tokens of traces in boxes, and the interactive trace."""
+    return trace_figure.on_page(outputs.shown(html))
 
 
 def on_env(env: Environment, config: MkDocsConfig, files: Files) -> None:  # noqa: ARG001

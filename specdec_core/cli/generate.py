@@ -23,12 +23,14 @@ from specdec_core.cli.options.shared_options import (
 )
 from specdec_core.cli.options.study_options import TextOptions, given, grouped, study_of_options
 from specdec_core.cli.terminal.console import write_text
-from specdec_core.cli.terminal.trace import TraceView, speller
+from specdec_core.cli.terminal.trace import TraceView
 from specdec_core.interface.errors import ConfigError, PluginWarning, PromptError, reading
-from specdec_core.interface.files import open_text
+from specdec_core.interface.files import check_output, open_text, writing_file
 from specdec_core.registry import default_registry
 from specdec_core.study import Run, Task
 from specdec_core.study.progress import TerminalProgress
+from specdec_core.trace import trace_page
+from specdec_core.trace.spelling import speller
 
 if TYPE_CHECKING:
     from specdec_core.decoding import BatchResult
@@ -110,12 +112,24 @@ class _PromptOptions:
 class _Decoding:
     """How the text is decoded and shown."""
 
-    trace: Annotated[bool, Option("--trace", help="Show which draft tokens were accepted, step by step.")] = False
+    trace: Annotated[
+        str | None,
+        Option(
+            "--trace",
+            help="Show which draft tokens were accepted, step by step; with a file, in an interactive figure.",
+            metavar="[FILE.html]",
+        ),
+    ] = None
     strict: Annotated[
         bool, Option("--strict", help="Stop if a plugin fails, instead of continuing without it.")
     ] = False
     plugin_timeout: PluginTimeout = None
     quiet: Quiet = False
+
+    @property
+    def trace_file(self) -> Path | None:
+        """The file of the trace; None where the terminal shows it, or nothing."""
+        return None if self.trace in (None, "-") else Path(self.trace)
 
 
 @grouped
@@ -135,6 +149,7 @@ def generate(
 
     With --trace, each line is one forward pass of the target, as in Figure 1 of the paper: accepted tokens are
     green, rejected ones red, recovered ones blue, bonus tokens cyan ([+ ] [- ] [! ] [* ] without colors).
+    With --trace FILE.html, the text streams, and the file shows p, q and the random number of each draft token.
 
     For example:
 
@@ -160,6 +175,10 @@ def generate(
     task = study_of_options(text, temperature=[temperature], runs=runs, prompts=prompts).tasks[0]
     if how.trace and task.generation.beams > 1:
         raise ConfigError("--trace: shows how one text grows, and beams are several; remove it, or --beams.")
+    if how.trace_file is not None:
+        if how.trace_file.suffix not in (".html", ".htm"):
+            raise ConfigError(f"--trace: {how.trace} was given; name a file that ends in .html, or none.")
+        check_output(how.trace_file, overwrite=True)
     _decode(task, task.runs[-1], how)
 
 
@@ -231,7 +250,7 @@ def _decode(task: Task, run: Run, how: _Decoding) -> None:
     errors = error_console()
     shown = errors.is_terminal and not how.quiet
     with errors.status("loading torch and the model") if shown else nullcontext(), plugin_output():
-        from specdec_core.decoding import Conversations, row_seed
+        from specdec_core.decoding import Conversations, TraceObserver, row_seed
         from specdec_core.study.run.factory import load_target, make_decoder, ready_prompts
 
         quieten_libraries()
@@ -246,6 +265,7 @@ def _decode(task: Task, run: Run, how: _Decoding) -> None:
             plugin_timeout=how.plugin_timeout,
         )
     failed = False
+    traces: list[dict[str, Any]] = []
     # Text that goes elsewhere is not seen to grow.
     unseen = shown and not sys.stdout.isatty()
     conversation = Conversations(decoder, 1)
@@ -260,8 +280,10 @@ def _decode(task: Task, run: Run, how: _Decoding) -> None:
             progress.stage(f"prompt {number} of {len(prompts)}", task.generation.max_new_tokens)
             # The first turn has the seed of a prompt alone.
             seed = row_seed(task.generation.seed, written.turn - 1)
-            steps = conversation.stream([prompt], task.generation, seeds=[seed])
-            result = _show_steps(steps, target, task, progress, trace=how.trace)
+            observers = [TraceObserver(probabilities=True)] if how.trace_file is not None else []
+            steps = conversation.stream([prompt], task.generation, observers, seeds=[seed])
+            result = _show_steps(steps, target, task, progress, trace=how.trace == "-")
+            traces += [one for observer in observers for one in observer.traces()]
         if len(prompts) > 1:
             for reference in written.references:
                 write_text(f"--- reference\n{reference}\n")
@@ -270,6 +292,9 @@ def _decode(task: Task, run: Run, how: _Decoding) -> None:
         for failure in result.failures:
             errors.print(f"{failure}. No token was lost.", style="yellow", soft_wrap=True)
             failed = True
+    if how.trace_file is not None:
+        with writing_file(how.trace_file) as temporary:
+            temporary.write_text(trace_page(traces, "Trace of a decoding"), encoding="utf-8")
     if failed:
         raise typer.Exit(1)
 

@@ -36,8 +36,11 @@ _UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 """The exception that typer raises about arguments; it exports no name for it."""
 
 
-_ADDRESS = re.compile(r"auto|local|(ray://)?[^\s/\\]+:\d+")
-"""The pattern of an address after `--ray`, as opposed to a path."""
+_OPTIONAL = {
+    "--ray": (re.compile(r"auto|local|(ray://)?[^\s/\\]+:\d+"), "auto"),
+    "--trace": (re.compile(r".+\.html?", re.IGNORECASE | re.DOTALL), "-"),
+}
+"""Options whose value may be left out: the pattern of a value, as opposed to an argument, and the default."""
 
 
 @contextmanager
@@ -51,15 +54,16 @@ def _visibly() -> Iterator[None]:
 
 
 class _Command(TyperCommand):
-    """Gives `--ray` its default address where none follows; typer has no options whose value may be left out."""
+    """Gives options their default where no value follows; typer has no options whose value may be left out."""
 
     def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:  # type: ignore[override]
         """Read the options of the command."""
-        following = args[1:]
-        for index, arg in enumerate(args):
-            if arg == "--ray" and not any(map(_ADDRESS.fullmatch, following[index : index + 1])):
-                args = [*args[:index], "--ray=auto", *following[index:]]
-        return super().parse_args(ctx, args)
+        own = args[: args.index("--")] if "--" in args else args
+        given = []
+        for arg, following in zip(own, [*own[1:], ""], strict=False):
+            pattern, default = _OPTIONAL.get(arg, (None, ""))
+            given.append(arg if pattern is None or pattern.fullmatch(following) else f"{arg}={default}")
+        return super().parse_args(ctx, [*given, *args[len(own) :]])
 
 
 class _Group(TyperGroup):

@@ -252,7 +252,10 @@ class Decoder:
             info = session_info(self.target, rows, ids, max_gamma_of(self.drafter, self.gamma, guard))
             if settings.beams > 1:  # constraints are refused with beams
                 return info, self._beams.open(info, rows, seeds, guard, settings, stops)
-            return info, self._open(info, rows, seeds, guard, stops, limits, cache)
+            batch = self._open(info, rows, seeds, guard, stops, limits, cache)
+            if any(one.probabilities for one in observers):
+                batch.record_verification()
+            return info, batch
 
         requests = RequestObserver(len(rows), started)
         batch, guard = yield from steps_of(

@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
+from typing import Any
 
 from specdec_core.decoding.request_metrics import RequestMetrics
 from specdec_core.decoding.result import BatchResult
 from specdec_core.interface import SessionInfo, StepReport
-from specdec_core.interface.outcome import TokenOrigin
+from specdec_core.interface.errors import ArgumentError
+from specdec_core.interface.outcome import TokenOrigin, Verification
+from specdec_core.trace import trace_html
+from specdec_core.trace.spelling import speller
 
 
 class Observer:
-    """Base of observers: override the methods you need."""
+    """Base of observers: override the methods you need.
+
+    Attributes:
+        probabilities: Whether each report has its `StepReport.verification`, which costs time.
+    """
+
+    probabilities: bool = False
 
     def on_start(self, session: SessionInfo, prompts: Sequence[Sequence[int]]) -> None:
         """Called when a batch starts, with the token ids of its prompts."""
@@ -26,14 +36,87 @@ class Observer:
 
 
 class TraceObserver(Observer):
-    """Keeps the report of every step, for tables and for coloured traces such as Figure 1."""
+    """Keeps the report of every step, for tables and for colored traces such as Figure 1.
 
-    def __init__(self) -> None:
+    In a notebook, one with `probabilities` shows itself as an interactive figure.
+
+    Args:
+        probabilities: Keep p, q and the random numbers of each draft token, too. The tokens stay the same; each
+            step takes longer.
+
+    Attributes:
+        reports: The reports, in order.
+    """
+
+    def __init__(self, *, probabilities: bool = False) -> None:
+        self.probabilities = probabilities
         self.reports: list[StepReport] = []
+        self._tokenizer: Any = None
 
     def on_step(self, report: StepReport) -> None:
         """Keep the report."""
         self.reports.append(report)
+
+    def on_end(self, result: BatchResult) -> None:
+        """Keep the tokenizer, which spells the tokens."""
+        self._tokenizer = result.sequences[0].tokenizer
+
+    def traces(self) -> list[dict[str, Any]]:
+        """Return the trace of each sequence as plain data, which `specdec_core.trace.trace_html` draws.
+
+        Raises:
+            ArgumentError: There are no reports with `verification`.
+        """
+        if not self.reports or any(report.verification is None for report in self.reports):
+            raise ArgumentError(
+                "this observer has no probabilities to show: make it with TraceObserver(probabilities=True), and "
+                "pass it to a decoding without beams."
+            )
+        return [self._trace(row) for row in range(len(self.reports[0].asked))]
+
+    def _trace(self, row: int) -> dict[str, Any]:
+        steps: list[dict[str, Any]] = []
+        begin, greedy = 0.0, False
+        for report in self.reports:
+            if report.outcome.committed[row]:
+                assert report.verification is not None
+                greedy = report.verification[row].r is None
+                items = list(_items(report, report.verification[row], row, speller(self._tokenizer)))
+                times = {"draft": report.draft_seconds, "verify": report.verify_seconds}
+                steps.append({"begin": begin, **times, "seconds": report.step_seconds, "items": items})
+            begin += report.step_seconds
+        tokens = sum(len(report.outcome.committed[row]) for report in self.reports)
+        return {"tokens": tokens, "greedy": greedy, "steps": steps}
+
+    def _repr_html_(self) -> str | None:
+        if not self.reports or any(report.verification is None for report in self.reports):
+            return None
+        return "".join(map(trace_html, self.traces()))
+
+
+def _items(
+    report: StepReport, found: Verification, row: int, spell: Callable[[int], str]
+) -> Iterator[dict[str, Any]]:
+    """Yield the tokens of a step in the order of Figure 1, each with its fate and the numbers that decided it."""
+    drafted, by = report.outcome.drafted[row], {"algorithm_1": found.algorithm_1}
+    tests = iter(found.tests if drafted else ())
+    for token, origin in zip(report.outcome.committed[row], report.origins[row], strict=True):
+        if origin == "forced":
+            yield {"text": spell(token), "fate": origin}
+            continue
+        for test in tests:
+            top = [[spell(other), p, q] for other, p, q in test.top]
+            fate = "accepted" if test.accepted else "rejected"
+            numbers = {"p": test.p, "q": test.q, "r": test.r, "l": test.lenience, "top": top}
+            yield {"text": spell(test.token), "fate": fate, **numbers, **by}
+            if test.accepted:
+                break
+        if origin != "accepted":
+            top = [[spell(other), share] for other, share in found.top]
+            yield {"text": spell(token), "fate": origin, "r": found.r, "top": top, **by}
+        if origin == "recovered" and report.outcome.parents is None:
+            left = report.draft_tokens[row][report.outcome.accepted[row] + 1 :]
+            yield from ({"text": spell(other), "fate": "unverified"} for other in left)
 
 
 class ProgressObserver(Observer):

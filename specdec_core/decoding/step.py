@@ -56,6 +56,10 @@ class Batch:
         self._keep_open = keep_open
         self._tally = Tally()
 
+    def record_verification(self) -> None:
+        """Keep the numbers that decide each step, in its report."""
+        self._verifier.recording = True
+
     @property
     def p(self) -> Tensor | None:
         """See `Verifier.p`."""
@@ -85,6 +89,11 @@ class Batch:
 
         verified = self._verifier.verify(self.rows, proposal, faults, self._target, self._uncached())
         verify_seconds = perf_counter() - proposed
+        verification = None
+        if self._verifier.recording:
+            begun = perf_counter()
+            verification = self._verifier.recorded(self.rows, verified)
+            started += perf_counter() - begun  # not a part of the step
 
         committed, forced = self._append(verified, None if opening is None else opening.lengths)
         outcome = self._outcome(verified, committed, drafted=opening is None)
@@ -99,6 +108,7 @@ class Batch:
             step_seconds=perf_counter() - started,
             deviation=_deviation(verified, outcome),
             forced=forced,
+            verification=verification,
         )
         self._tally.add(report)
         self._proposer.observe(report)

@@ -21,6 +21,7 @@ from specdec_core.decoding.drafting.tree_draft import all_paths
 from specdec_core.decoding.guard.guarded_rule import GuardedRule
 from specdec_core.decoding.guard.plugin_guard import PluginGuard, opened
 from specdec_core.decoding.row import Row
+from specdec_core.decoding.verification_record import verifications
 from specdec_core.interface import (
     AcceptanceRule,
     BatchInfo,
@@ -33,6 +34,7 @@ from specdec_core.interface import (
     StepReport,
 )
 from specdec_core.interface.errors import NumericsError
+from specdec_core.interface.outcome import Verification
 from specdec_core.models import ModelSession
 from specdec_core.models.device import uploaded
 from specdec_core.models.fast.static_step import Decision
@@ -91,6 +93,9 @@ class Verifier:
         batch: What controllers know about the batch.
         guard: Records plugin failures.
         reject: Called with one of the codes of `validation.FAULTS` where a draft turns out to be wrong.
+
+    Attributes:
+        recording: Whether `recorded` will be called after each step.
     """
 
     def __init__(
@@ -116,6 +121,8 @@ class Verifier:
                 self._session = opened(lenience.open(batch))
         self._p: Tensor | None = None
         self._path: Tensor | None = None
+        self.recording = False
+        self._decided: tuple[Proposal, Tensor, list[list[float]] | None, list[list[float]]] | None = None
 
     @property
     def p(self) -> Tensor | None:
@@ -159,9 +166,9 @@ class Verifier:
             logits, (fault, sound, verified) = captured
         if any(fault):
             self._reject(max(fault))
-            proposal = Proposal.empty(len(rows), logits.device)
+            proposal, logits, lenience = Proposal.empty(len(rows), logits.device), logits[:, :1], None
             numbers = self._numbers(rows, proposal)
-            answer, self._p = self._accept(rows, proposal, logits[:, :1], None, numbers)
+            answer, self._p = self._accept(rows, proposal, logits, None, numbers)
             _, sound, verified = self._fetch(proposal, answer, None)
         instead = self._rule.instead(sound, [row.reason is not None for row in rows])
         if instead is not None:
@@ -174,7 +181,28 @@ class Verifier:
                     "overflows where bfloat16 does not), custom logits processors, and a temperature close to 0 "
                     "(0 itself is greedy)."
                 )
+        if self.recording:
+            self._decided = proposal, logits, lenience, numbers
         return verified
+
+    def recorded(self, rows: Sequence[Row], verified: Verified) -> tuple[Verification, ...]:
+        """Return the numbers that decided the last step, before the rows grow.
+
+        Args:
+            rows: The sequences.
+            verified: What `verify` returned.
+        """
+        assert self._decided is not None
+        proposal, logits, lenience, numbers = self._decided
+        p, exact = self._p, self._rule.algorithm_1
+        if p is None:
+            prefixes = _prefixes(rows, proposal) if self._to_probs.needs_prefix else None
+            flat = logits.flatten(0, 1)
+            if exact and lenience is None:
+                p = self._to_probs(flat, prefixes).view(logits.shape)
+            else:
+                p = self._to_probs.scores(flat, prefixes).softmax(1).view(logits.shape)
+        return verifications(proposal, p, lenience, numbers, verified, algorithm_1=exact)
 
     def observe(self, report: StepReport) -> None:
         """Report the step to the lenience controller."""

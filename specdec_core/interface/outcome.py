@@ -59,6 +59,48 @@ def _depth(parents: Sequence[int]) -> int:
 
 
 @dataclass(frozen=True)
+class DraftTest:
+    """The test of one draft token, with the numbers that decided it.
+
+    Attributes:
+        token: The draft token x.
+        p: p(x). Greedy, p is one-hot; with another rule or lenience, it is the softmax of the scores. In a sampled
+            tree, p is the residual after the siblings that were rejected before.
+        q: q(x).
+        r: The uniform random number; None for greedy decoding.
+        lenience: l of appendix A.5.
+        accepted: Whether the token was accepted. By Algorithm 1, where r * l * q < p.
+        top: The most probable tokens under p or q, x among them: each with p and q.
+    """
+
+    token: int
+    p: float
+    q: float
+    r: float | None
+    lenience: float
+    accepted: bool
+    top: tuple[tuple[int, float, float], ...]
+
+
+@dataclass(frozen=True)
+class Verification:
+    """How the draft of one sequence was verified in a step.
+
+    Attributes:
+        tests: The draft tokens that were tested, in this order: of a line, up to the first that was rejected.
+        r: The random number that drew the token after them; None for greedy decoding.
+        top: The most probable tokens of the distribution that it was drawn from: the residual after a rejection,
+            else p. With another rule than Algorithm 1, p.
+        algorithm_1: Whether Algorithm 1 decided, and no other rule.
+    """
+
+    tests: tuple[DraftTest, ...]
+    r: float | None
+    top: tuple[tuple[int, float], ...]
+    algorithm_1: bool
+
+
+@dataclass(frozen=True)
 class StepReport:
     """One step as controllers and observers see it; per-sequence fields hold B entries.
 
@@ -77,6 +119,7 @@ class StepReport:
             of accepted tokens that are not the argmax.
         forced: The positions in each sequence's `outcome.committed` of the tokens that a constraint forced, which
             nobody drafted; empty without a constraint.
+        verification: How each sequence's draft was verified; None unless an observer asks for it.
     """
 
     step: int
@@ -88,6 +131,7 @@ class StepReport:
     step_seconds: float
     deviation: tuple[float, ...]
     forced: tuple[tuple[int, ...], ...] = ()
+    verification: tuple[Verification, ...] | None = None
 
     @cached_property  # a controller may read it once for each row
     def verified(self) -> tuple[int, ...]:

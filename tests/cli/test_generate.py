@@ -251,6 +251,40 @@ def test_a_drafter_that_breaks_is_said_or_under_strict_raised(generate):
     assert "the echo broke" in result.stderr
 
 
+def test_a_trace_goes_to_a_file_and_the_text_to_the_terminal(generate, model_folder, tmp_path):
+    file = tmp_path / "trace.html"
+    options = ("--drafter", "echo", "--gamma", "2", "--temperature", "0")
+    result = generate("a b c", *options, "--trace", file)
+    assert result.exit_code == 0, result.output
+    assert result.stdout == text_of(model_folder, sampling={"temperature": 0}) + "\n"
+    page = file.read_text(encoding="utf-8")
+    steps = generate("a b c", *options, "--trace").stdout.partition("\n\n")[0].splitlines()
+    assert page.count("<section ") == len(steps)
+    fates = {"+": "accepted", "-": "rejected", "!": "recovered", "*": "bonus"}
+    marks = [fates[mark] for mark in re.findall(r"\[([-+!*])", "".join(steps))]
+    assert re.findall(r'<button type="button" class="(\w+)"', page) == marks
+
+
+def test_each_prompt_has_its_trace(generate, tmp_path):
+    (tmp_path / "prompts.txt").write_text("a b c\nb c\n")
+    result = generate("--prompts", tmp_path / "prompts.txt", f"--trace={tmp_path / 'trace.html'}")
+    assert result.exit_code == 0, result.output
+    assert (tmp_path / "trace.html").read_text(encoding="utf-8").count("<figure ") == 2
+
+
+def test_a_prompt_may_follow_the_trace_and_be_called_like_it(generate):
+    assert "target forward passes" in generate("--trace", "a b c").stdout
+    assert generate("--", "--trace").exit_code == 0
+
+
+@pytest.mark.parametrize(("name", "message"), [("trace.txt", "ends in .html"), ("folder.html", "is a folder")])
+def test_a_file_that_cannot_hold_a_trace(generate, tmp_path, name, message):
+    (tmp_path / "folder.html").mkdir()
+    result = generate("a b c", f"--trace={tmp_path / name}")
+    assert result.exit_code == 2
+    assert message in result.stderr
+
+
 def step(draft, accepted, committed):
     return StepReport(
         0,

@@ -9,8 +9,9 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from specdec_core.cli.main import app
-from specdec_core.cli.terminal.trace import TraceView, speller
+from specdec_core.cli.terminal.trace import TraceView
 from specdec_core.interface import Outcome, StepReport
+from specdec_core.trace.spelling import speller
 
 WORDS = ("<pad>", "</s>", "<unk>", "▁das", "▁Haus", "es", "▁", "!")
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from rich.console import Console
 from rich.text import Text
@@ -10,6 +10,7 @@ from rich.text import Text
 from specdec_core.interface import StepReport
 from specdec_core.interface.outcome import TokenOrigin
 from specdec_core.study.report.formats import visible
+from specdec_core.trace.spelling import shown
 
 if TYPE_CHECKING:
     from specdec_core.decoding import BatchResult
@@ -47,28 +48,6 @@ def fates(report: StepReport, row: int = 0) -> Iterator[tuple[int, Fate]]:
         if origin == "recovered":
             yield from ((other, "rejected") for other in report.rejected_tokens[row])
         yield token, origin
-
-
-def speller(tokenizer: Any) -> Callable[[int], str]:
-    """Return a function from a token to its text within a sequence.
-
-    SentencePiece stores the space before a word in the word's first token, and drops it when that token is decoded
-    alone; the function adds it. A token without text, such as the end of a sequence, is shown by its name.
-
-    Args:
-        tokenizer: The target's tokenizer; None shows token ids.
-    """
-
-    def spell(token: int) -> str:
-        if tokenizer is None:
-            return f" {token}"
-        text: str = tokenizer.decode([token], skip_special_tokens=True)
-        name = str(tokenizer.convert_ids_to_tokens(token))
-        if name.startswith("▁") and not text.startswith(" "):
-            return f" {text}"
-        return text or name
-
-    return spell
 
 
 class TraceView:
@@ -110,5 +89,5 @@ class TraceView:
 
     def _token(self, text: str, fate: Fate) -> Text:
         look = _LOOKS[fate]
-        shown = visible(text.replace("\r", "␍").replace("\n", "⏎").replace("\t", "⇥"))
-        return Text(f"[{look.mark}{shown}]") if self._marks else Text(shown, style=look.style)
+        safe = visible(shown(text))
+        return Text(f"[{look.mark}{safe}]") if self._marks else Text(safe, style=look.style)

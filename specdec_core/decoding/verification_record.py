@@ -1,0 +1,107 @@
+"""The numbers that decided a verification, for observers that ask for them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from specdec_core.interface import Dense, PointMass, Proposal, Sparse
+from specdec_core.interface.outcome import DraftTest, Verification
+from specdec_core.interface.proposal import Distribution
+from specdec_core.sampling.logits import argmax
+from specdec_core.verification import dense
+
+if TYPE_CHECKING:
+    from specdec_core.decoding.verifier import Verified
+
+_TOP = 5
+"""Tokens of a distribution that are kept."""
+
+
+def verifications(
+    proposal: Proposal,
+    p: Tensor,
+    lenience: Sequence[Sequence[float]] | None,
+    numbers: Sequence[Sequence[float]],
+    verified: Verified,
+    *,
+    algorithm_1: bool,
+) -> tuple[Verification, ...]:
+    """Return how each draft was verified.
+
+    Args:
+        proposal: The draft `[B, K]`.
+        p: `[B, K + 1, V]` float32, the target's distributions that the rule compared with.
+        lenience: l of each position, `[B][K]`; None for 1.
+        numbers: `[B][K + 1]`, the random numbers; empty for greedy decoding.
+        verified: The outcome. What was accepted is read from it, and not decided again.
+        algorithm_1: Whether Algorithm 1 decided.
+    """
+    proposal = Proposal(proposal.tokens.cpu(), verified.lengths, _on_cpu(proposal.q))
+    rows = enumerate(p.cpu())
+    return tuple(_of_row(proposal, row, here, lenience, numbers, verified, algorithm_1) for row, here in rows)
+
+
+def _of_row(
+    proposal: Proposal,
+    row: int,
+    p: Tensor,
+    lenience: Sequence[Sequence[float]] | None,
+    numbers: Sequence[Sequence[float]],
+    verified: Verified,
+    algorithm_1: bool,
+) -> Verification:
+    draft = verified.draft[row]
+    parents = range(-1, len(draft) - 1) if verified.parents is None else verified.parents[row]
+    path = range(verified.accepted[row]) if verified.paths is None else verified.paths[row]
+    tests: list[DraftTest] = []
+    last, left = -1, p[0]  # the last accepted node, and what its next child meets, `[V]`
+    for node, (x, parent) in enumerate(zip(draft, parents, strict=True)):
+        if parent != last:
+            continue
+        q = _q(proposal, row, node, len(left))
+        taken, lenient = node in path, 1.0 if lenience is None else lenience[row][node]
+        r = numbers[row][node] if numbers else None
+        tests.append(DraftTest(x, float(left[x]), float(q[x]), r, lenient, taken, _top(left, q, x)))
+        if taken:
+            last, left = node, p[node + 1]
+        elif algorithm_1 and numbers:
+            left = _residual(left, q, x)
+    drawn = tuple((token, share) for token, share, _ in _top(left, torch.zeros_like(left), verified.token[row]))
+    return Verification(tuple(tests), numbers[row][-1] if numbers else None, drawn, algorithm_1)
+
+
+def _q(proposal: Proposal, row: int, node: int, vocab_size: int) -> Tensor:
+    """Return q of a draft token, `[V]` float32."""
+    at = slice(row, row + 1), slice(node, node + 1)
+    q: Distribution = PointMass()
+    if isinstance(proposal.q, Dense):
+        q = Dense(proposal.q.probabilities[at])
+    elif isinstance(proposal.q, Sparse):
+        q = Sparse(proposal.q.ids[at], proposal.q.probabilities[at])
+    return dense(q, proposal.tokens[at], vocab_size)[0, 0].float()
+
+
+def _residual(p: Tensor, q: Tensor, x: int) -> Tensor:
+    """Return norm(max(0, p - q)); where it is 0, p equals q up to rounding and x is kept, unless p excludes it."""
+    weights = (p - q).clamp(min=0)
+    if weights.sum() > 0:
+        return weights / weights.sum()
+    return torch.zeros_like(p).index_fill(0, torch.tensor(x if p[x] > 0 else int(argmax(p))), 1.0)
+
+
+def _top(p: Tensor, q: Tensor, x: int) -> tuple[tuple[int, float, float], ...]:
+    """Return the most probable tokens under p or q with both, and x among them; none that both exclude but x."""
+    best = torch.maximum(p, q).topk(min(_TOP, len(p))).indices.tolist()
+    if x not in best:
+        best[-1] = x
+    return tuple((token, float(p[token]), float(q[token])) for token in best if p[token] or q[token] or token == x)
+
+
+def _on_cpu(q: Distribution) -> Distribution:
+    if isinstance(q, Dense):
+        return Dense(q.probabilities.cpu())
+    return Sparse(q.ids.cpu(), q.probabilities.cpu()) if isinstance(q, Sparse) else q

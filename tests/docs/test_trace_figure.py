@@ -1,0 +1,143 @@
+"""The interactive figure of a trace, in a browser; and the recorded trace of the site."""
+
+from __future__ import annotations
+
+import shutil
+from xml.etree import ElementTree
+
+import pytest
+
+from specdec_core.trace import trace_page
+from specdec_core.trace.figure import FATES
+from tests.docs.pages import ROOT, load
+
+trace_figure = load(ROOT / "docs" / "trace_figure.py")
+
+
+def test_the_recorded_trace_is_a_decoding_of_the_models_that_ship(tmp_path):
+    recorded, again = trace_figure.read(), trace_figure.record()
+    trace_figure.write(again, tmp_path / "trace.json")
+    again = trace_figure.read(tmp_path / "trace.json")
+    assert recorded.keys() == again.keys()
+    for one, other in zip(recorded["steps"], again["steps"], strict=True):
+        for item, found in zip(one["items"], other["items"], strict=True):
+            assert (item["text"], item["fate"]) == (found["text"], found["fate"])
+            for name in {"p", "q", "r"} & item.keys():
+                assert item[name] == pytest.approx(found[name], rel=1e-3, abs=1e-6)
+
+
+def test_the_picture_has_every_token_of_the_trace():
+    drawn = ElementTree.fromstring(trace_figure.svg())
+    texts = [one.text for one in drawn.iter("{http://www.w3.org/2000/svg}text")]
+    items = [item for step in trace_figure.read()["steps"] for item in step["items"]]
+    for item in items:
+        assert (item["fate"] == "unverified") or trace_figure.shown(item["text"]) in texts
+    assert {"accepted", "rejected", "recovered", "bonus"} <= set(texts)
+
+
+def test_the_site_shows_the_figure_in_place_of_its_marker():
+    page = trace_figure.on_page(f"<p>before</p>{trace_figure.MARKER}<p>after</p>")
+    assert page.startswith("<p>before</p><figure")
+    assert page.count("<section ") == len(trace_figure.read()["steps"])
+    assert trace_figure.on_page("<p>no marker</p>") == "<p>no marker</p>"
+    assert trace_figure.MARKER in (ROOT / "docs" / "how-a-step-works.md").read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def chrome():
+    pytest.importorskip("selenium", reason="the extra `browser` installs it")
+    if not (shutil.which("chromium") and shutil.which("chromedriver")):
+        pytest.skip("there is no Chromium")
+    with load(ROOT / ".ci" / "check_site.py").browser() as chrome:
+        yield chrome
+
+
+@pytest.fixture
+def figure(chrome, tmp_path):
+    page = tmp_path / "trace.html"
+    page.write_text(trace_page([trace_figure.read()], "A trace"), encoding="utf-8")
+    chrome.get(page.as_uri())
+    assert not [entry for entry in chrome.get_log("browser") if entry["level"] == "SEVERE"]
+    return chrome.find_element("css selector", ".specdec-trace")
+
+
+def shown(figure, selector):
+    return [one for one in figure.find_elements("css selector", selector) if one.is_displayed()]
+
+
+def test_keys_lead_through_steps_and_tokens(chrome, figure):
+    from selenium.webdriver.common.keys import Keys
+
+    steps = trace_figure.read()["steps"]
+
+    def check(step, token):
+        (section,) = shown(figure, "section")
+        assert section.get_attribute("aria-label") == f"Step {step + 1}"
+        items = steps[step]["items"]
+        buttons = section.find_elements("css selector", "button")
+        assert [one.get_attribute("class") for one in buttons] == [one["fate"] for one in items if "top" in one]
+        pressed = [one.get_attribute("aria-pressed") for one in buttons]
+        assert pressed == ["true" if index == token else "false" for index in range(len(buttons))]
+        (detail,) = shown(figure, ".detail")
+        tested = [one for one in items if "top" in one][token]
+        assert f"is {tested['fate']}: " in detail.text
+        assert f"{tested['r']:.4f}" in detail.text
+        # What a screen reader says.
+        status = figure.find_element("css selector", "[role=status]")
+        assert status.get_attribute("aria-live") == "polite"
+        assert status.text.startswith(f"Step {step + 1} of {len(steps)}: ")
+
+    def press(*keys):
+        for key in keys:
+            chrome.switch_to.active_element.send_keys(key)
+
+    check(0, 0)
+    chrome.execute_script("document.activeElement.blur()")
+    press(Keys.TAB)
+    assert chrome.switch_to.active_element.text == "First", "the focus begins at the buttons"
+    press(Keys.ARROW_LEFT)
+    check(0, 0)
+    press(Keys.ARROW_RIGHT, Keys.ARROW_RIGHT, Keys.ARROW_DOWN)
+    check(2, 1)
+    press(Keys.ARROW_UP, Keys.ARROW_LEFT)
+    check(1, 0)
+    press(Keys.END, Keys.ARROW_RIGHT)
+    check(len(steps) - 1, 0)
+    press(Keys.HOME)
+    check(0, 0)
+    press(*[Keys.TAB] * 4)
+    focused = chrome.switch_to.active_element
+    assert focused.get_attribute("aria-pressed") == "true", "then come the tokens of the step"
+    press(Keys.ARROW_RIGHT)
+    check(1, 0)
+    assert chrome.switch_to.active_element.get_attribute("aria-pressed") == "true", "the focus stays on a token"
+    press(Keys.TAB, Keys.ENTER)
+    check(1, 1)
+
+
+def test_a_click_on_the_text_or_the_time_leads_to_its_step(figure):
+    for selector, step in (
+        (".whole [data-step='2']", 2),
+        ("rect.verify[data-step='4']", 4),
+        ("[data-go='back']", 3),
+    ):
+        figure.find_element("css selector", selector).click()
+        (section,) = shown(figure, "section")
+        assert section.get_attribute("aria-label") == f"Step {step + 1}"
+
+
+def test_without_a_script_every_step_is_there(chrome, tmp_path):
+    page = tmp_path / "plain.html"
+    page.write_text(
+        trace_page([trace_figure.read()], "A trace").replace("'sha256-", "'sha256-x"), encoding="utf-8"
+    )
+    chrome.get(page.as_uri())
+    figure = chrome.find_element("css selector", ".specdec-trace")
+    assert len(shown(figure, "section")) == len(trace_figure.read()["steps"])
+    assert shown(figure, ".controls") == []
+    chrome.get_log("browser")
+
+
+def test_a_trace_has_a_meaning_for_every_fate():
+    items = [item for step in trace_figure.read()["steps"] for item in step["items"]]
+    assert {item["fate"] for item in items} <= FATES.keys()
