@@ -174,10 +174,11 @@ def test_skipped_and_optional_checks_say_why():
         (
             "drafter:ngram",
             [
-                "drafter 'ngram': give either 'arpa' (an ARPA file) or 'text' (a text to count); got neither",
+                "drafter 'ngram': give one of 'arpa' (an ARPA file), 'text' (a text to count) and 'kenlm'",
                 "  --set arpa=FILE  An ARPA file",
                 "  --set text=TEXT  A UTF-8 text",
-                '  settings = {"arpa": FILE, "text": TEXT}',
+                "  --set kenlm=FILE  A model",
+                '  settings = {"arpa": FILE, "text": TEXT, "kenlm": FILE}',
             ],
         ),
         ("drafter:transformer", ["missing key 'model'", "  --set model=", '  settings = {"model": ']),

@@ -50,7 +50,6 @@ def test_every_drafter_that_ships_is_a_candidate_for_the_built_in_target():
     assert left_out == {
         "dflash": 'missing key \'model\'; write {"name": "dflash", "model": ...}.',
         "mtp": 'missing key \'model\'; write {"name": "mtp", "model": ...}.',
-        "parallel": 'missing key \'model\'; write {"name": "parallel", "model": ...}.',
         "translated": 'missing key \'drafter\'; write {"name": "translated", "drafter": ...}.',
     }
     drafters = {one.labels.drafter.partition("(")[0] for one in study.runs[1:]}
@@ -62,6 +61,7 @@ def test_every_drafter_that_ships_is_a_candidate_for_the_built_in_target():
         "heads",
         "hierarchical",
         "ngram",
+        "parallel",
         "prompt-copy",
         "quantized",
         "random",
