@@ -186,7 +186,8 @@ def test_what_was_recorded_once_says_how_and_where_and_stands_on_a_page():
     recorded = json.loads((ROOT / "docs" / "data" / "recorded.json").read_text(encoding="utf-8"))
     pages = "".join(page.read_text(encoding="utf-8") for page in (ROOT / "docs").rglob("*.md"))
     for name, found in recorded.items():
-        script = re.match(r"python (benchmarks/\w+\.py)|specdec (?:compare (\S+)|(?:replay|train) )", found["command"])
+        pattern = r"python (benchmarks/\w+\.py)|specdec (?:compare (\S+)|(?:replay|train) )"
+        script = re.match(pattern, found["command"])
         assert script, name
         assert (ROOT / (script[1] or script[2] or "")).exists()
         assert re.fullmatch(r"20\d\d-\d\d-\d\d", found["date"])
