@@ -13,7 +13,6 @@ from specdec_core import Decoder, generate_with
 from specdec_core.interface.errors import PluginWarning
 from specdec_core.models import wrap_model
 from specdec_drafters.candidates import CandidateDrafter
-from tests.docs.pages import ROOT
 from tests.lossless import SETTINGS, VOCAB, doubled_p_value, enumerate_continuations, small_target
 from tests.tiny import tiny_model
 from tests.toys import Gamma
@@ -182,14 +181,3 @@ def test_what_cannot_be_a_drafter_is_named():
         drafter = CandidateDrafter(lambda ids, made=generator: made, 40, draws_from_logits=True)
         with pytest.warns(PluginWarning, match=message):
             Decoder(wrap_model(model), drafter, gamma=3).generate([5, 6], max_new_tokens=4)
-
-
-def test_the_page_has_a_row_for_every_generator_of_transformers():
-    page = (ROOT / "docs" / "transformers.md").read_text(encoding="utf-8")
-    kinds, found = [hf.CandidateGenerator], []
-    while kinds:
-        below = kinds.pop().__subclasses__()
-        kinds += below
-        found += [one.__name__ for one in below if one.__module__ == hf.__name__]
-    assert len(found) >= 8
-    assert not [kind for kind in found if f"| `{kind}` |" not in page]

@@ -191,7 +191,8 @@ def test_results_are_written_as_promised(study, summaries, tmp_path):
             "text": "é",
             "references": [],
         },
-        **{"same_as_baseline": True, "tokens": [1], "metrics": {"speculative_decoding": None}},
+        **{"finish_reason": None, "same_as_baseline": True, "tokens": [1]},
+        "metrics": {"speculative_decoding": None},
     }
     assert "é" in paths[2].read_text(encoding="utf-8")
     page = paths[3].read_text(encoding="utf-8")
