@@ -118,7 +118,7 @@ def test_a_rule_is_refused_where_it_is_not_defined(target, arguments, said):
         ({"drafter": "prompt-cpoy"}, r"drafter: unknown drafter 'prompt-cpoy'. Did you mean 'prompt-copy'\?"),
         (
             {"drafter": {"name": "ngram", "ordr": 2}},
-            r"drafter 'ngram': unknown key 'ordr'. Did you mean 'order'\?",
+            r"drafter 'ngram': unknown key 'ordr'. Did you mean 'order'",
         ),
         ({"drafter": {"order": 2}}, "drafter: a drafter must be a name or a mapping with 'name'"),
         ({"gamma": "fixd"}, r"gamma: unknown gamma controller 'fixd'. Did you mean 'fixed'\?"),
