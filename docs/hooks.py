@@ -133,11 +133,11 @@ def _in_order(pages: Sequence[Page]) -> Iterator[Page]:
 
 
 def on_post_page(output: str, page: Page, config: MkDocsConfig) -> str:
-    """Write the Markdown of a page beside it, and name it in the page's head."""
+    """Write the Markdown of a page beside it."""
+    # llms.txt names it. A <link rel="alternate"> is a language for the theme, which asks a server for its sitemap.
     text = twins.markdown(page)
-    if text is None:
-        return output
-    twin = Path(config.site_dir) / page.file.src_uri
-    twin.parent.mkdir(parents=True, exist_ok=True)
-    twin.write_text(text, encoding="utf-8")
-    return output.replace("</head>", f"{twins.link(page)}</head>", 1)
+    if text is not None:
+        twin = Path(config.site_dir) / page.file.src_uri
+        twin.parent.mkdir(parents=True, exist_ok=True)
+        twin.write_text(text, encoding="utf-8")
+    return output

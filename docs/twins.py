@@ -27,11 +27,6 @@ def markdown(page: Page) -> str | None:
     return re.sub(r"<!--.*?-->\n?", "", text, flags=re.DOTALL)
 
 
-def link(page: Page) -> str:
-    """Return the element of a page's head that names its Markdown."""
-    return f'<link rel="alternate" type="text/markdown" href="{page.file.src_uri.rpartition("/")[2]}">'
-
-
 def overview(name: str, about: str, pages: Iterable[Page]) -> str:
     """Return llms.txt: the pages by parts of the site, each with its first sentence."""
     lines = [f"# {name}", "", f"> {about}"]
