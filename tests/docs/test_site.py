@@ -89,7 +89,7 @@ def test_every_page_is_listed_by_the_index_page_of_its_part(site, pages):
     for name in indexes:
         text = (site / name).read_text(encoding="utf-8").partition("<article")[2].partition("</article>")[0]
         found = re.findall(r'<li><a href="([^"#]+)">[^<]+</a>: (.)', text)
-        assert len(found) > 3, f"{name} lists no pages"
+        assert len(found) >= 2, f"{name} lists {found}"
         listed |= {posixpath.normpath(posixpath.join(posixpath.dirname(name), link)) for link, _ in found}
     assert listed == pages.keys()
 
