@@ -46,10 +46,11 @@ SCRIPTS = [words[1:] for words in shown_commands() if words[0] == "python" and w
 # What is added to a command whose words match, so that it takes little time; the last value of an option counts.
 BRIEF = "--inflate-layers 1 --inflate-width 8 --repeats 1"
 SMALL_STUDY = "--set prompts.limit=1 --set repeats=1 --set generation.max_new_tokens=4"
+SMALL_RECORD = "--set prompts.limit=1 --set generation.max_new_tokens=4 --set target=builtin:target"
 ONE_PROMPT = f"{BRIEF} --threads 1 --prompts 1 --new-tokens 8"
 SMALLER = {
-    # A record has the prompts and lengths that it has.
-    r"^compare .*--record records/": "",
+    # As the record below.
+    r"^compare .*--record records/": SMALL_RECORD,
     r"^(compare|replay) .*(examples/replay)": "--set 'runs=[{drafter: prompt-copy, gamma: 2}]'",
     r"^compare examples/paper/": "--set target=builtin:t5-target --set tasks.ende.prompts.limit=1"
     " --set tasks.summaries.prompts.limit=1 --set repeats=1 --set generation.max_new_tokens=4",
@@ -61,7 +62,7 @@ SMALLER = {
     r"^profile builtin:code .*transformer": "--gamma 1 --drafter prompt-copy",
     r"^record .*--import": "",
     r"^record llama": "--set generation.max_new_tokens=4",
-    r"^record examples/": "--set prompts.limit=1 --set generation.max_new_tokens=4 --set target=builtin:target",
+    r"^record examples/": SMALL_RECORD,
     r"^record .*t5-target": "--prompts '{builtin: translation, limit: 1}' --max-new-tokens 4",
     r"^record .*--timings": "--prompts '{builtin: heldout, limit: 1}' --max-new-tokens 4 --gamma 1",
     r"^record ": "--prompts '{builtin: heldout, limit: 1}' --max-new-tokens 4",
