@@ -225,9 +225,9 @@ class _TranslatedSession(DraftSession):
 
     def _draft_text(self, tokens: Sequence[Sequence[int]], budget: Sequence[int]) -> Proposal:
         size = self._translated.shared.drafter_size
-        proposal = self._drafted(greedy_request(self._views, budget, size, self._info.device))
-        drafts = _cut(proposal.tokens.tolist(), proposal.lengths)
-        self._last = (lambda: drafts), proposal.lengths
+        self._drafted(greedy_request(self._views, budget, size, self._info.device))
+        assert self._last is not None
+        drafts = _cut(self._last[0](), self._last[1])
         split = self._translated.texts.split
         rows = zip(self._texts, tokens, drafts, budget, strict=True)
         return Proposal.from_rows(
