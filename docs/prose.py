@@ -2,7 +2,7 @@
 
 Each rule is a pattern that finds what the style of this project avoids. (Vale has such rules, but its packages
 fetch a program from a host that CI does not reach.) Prints `FILE:LINE: FOUND: ADVICE`, and exits with 1 if there
-is any. Without pages it checks all of them except `PENDING`, and counts in the sources.
+is any. Without pages it checks all of them, and counts in the sources.
 """
 
 from __future__ import annotations
@@ -47,8 +47,6 @@ _PAGE_RULES = {
     rf"(?:^{_BLOCK}|^#+ [^\n]+)\n+(?!(?:{_NAMES})\b)[a-z]\w*": START,
 }
 
-PENDING: frozenset[str] = frozenset()
-"""Pages that are still to be rewritten."""
 LEFT = {SPELLING: 59, REFUSE: 74, NO: 1}
 """Finds that are left in the strings of the sources, which only become fewer."""
 
@@ -98,12 +96,7 @@ def in_source(name: str, text: str) -> Iterator[Found]:
 def pages() -> list[Found]:
     """Return the finds in all pages that are not pending."""
     names = {page.relative_to(ROOT).as_posix(): page for page in PAGES}
-    return [
-        one
-        for name, page in names.items()
-        if name not in PENDING
-        for one in in_page(name, page.read_text(encoding="utf-8"))
-    ]
+    return [one for name, page in names.items() for one in in_page(name, page.read_text(encoding="utf-8"))]
 
 
 def sources() -> list[Found]:

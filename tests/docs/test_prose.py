@@ -60,10 +60,6 @@ def test_pages_keep_to_the_rules():
     assert [str(one) for one in prose.pages()] == []
 
 
-def test_pages_that_are_pending_exist():
-    assert {(ROOT / name).is_file() for name in prose.PENDING} <= {True}
-
-
 def test_sources_become_better_only():
     found = prose.sources()
     counts = Counter(one.advice for one in found)
