@@ -7,7 +7,7 @@ const shown = (element) => element.checkVisibility({ visibilityProperty: true, o
 const excerpt = (text) => JSON.stringify(text.trim().replace(/\s+/g, " ").slice(0, 60));
 const named = (element) => element.tagName.toLowerCase() + (element.className?.baseVal ?? element.className ?? "").toString().trim().split(/\s+/).filter(Boolean).map((name) => "." + name).join("");
 
-function colours(text) {
+function colors(text) {
   const [r, g, b, a = 1] = text.match(/[\d.]+/g).map(Number);
   return { r, g, b, a };
 }
@@ -36,16 +36,16 @@ function ground(element) {
 function behind(element) {
   const layers = [];
   for (let at = element; at; at = at.parentElement) {
-    const colour = colours(getComputedStyle(at).backgroundColor);
-    if (colour.a > 0) layers.push(colour);
-    if (colour.a === 1) break;
+    const color = colors(getComputedStyle(at).backgroundColor);
+    if (color.a > 0) layers.push(color);
+    if (color.a === 1) break;
   }
   return layers.reverse().reduce((below, above) => over(above, below), { r: 255, g: 255, b: 255, a: 1 });
 }
 
 function contrast(element) {
   const below = ground(element);
-  const [x, y] = [luminance(over(colours(getComputedStyle(element).color), below)), luminance(below)];
+  const [x, y] = [luminance(over(colors(getComputedStyle(element).color), below)), luminance(below)];
   return (Math.max(x, y) + 0.05) / (Math.min(x, y) + 0.05);
 }
 
@@ -114,7 +114,7 @@ async function look() {
   if (choice && document.body.dataset.mdColorScheme !== palette) choice.click();
   await document.fonts.ready;
   await Promise.allSettled([...document.images].map((image) => image.decode()));
-  // Colours change in a transition; it is over, not waited for.
+  // Colors change in a transition; it is over, not waited for.
   for (const animation of document.getAnimations()) animation.finish();
   await new Promise((resume) => requestAnimationFrame(() => requestAnimationFrame(resume)));
   if (choice && document.body.dataset.mdColorScheme !== palette) faults.add(`the palette ${palette} cannot be chosen`);

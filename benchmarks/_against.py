@@ -156,7 +156,7 @@ class TransformersCell(Cell):
 def transformers_methods(work: Work, assistant: LoadedModel) -> dict[str, dict[str, Any]]:
     """Return the arguments of `generate` for each method it has.
 
-    It refuses batches with an assistant or prompt lookup. Gamma is constant, without a confidence threshold.
+    It has no batches with an assistant or prompt lookup. Gamma is constant, without a confidence threshold.
     """
     if work.batch_size > 1:
         return {BASELINE: {}}

@@ -121,7 +121,7 @@ class Results:
     Args:
         path: The JSON file; None keeps the rows in memory only.
         benchmark: Name of the benchmark.
-        settings: What all rows have in common. A file with other settings is refused.
+        settings: What all rows have in common. A file with other settings is an error.
 
     Raises:
         SystemExit: The file holds something else, with what to do.

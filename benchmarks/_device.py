@@ -152,7 +152,7 @@ def captured(loaded: LoadedModel) -> LoadedModel:
 
 
 def check_memory(name: str, original: LoadedModel, shape: Shape) -> None:
-    """Refuse a shape whose weights leave less than a tenth of the free memory.
+    """Reject a shape whose weights leave less than a tenth of the free memory.
 
     Raises:
         LeftOutError: With the sizes.

@@ -146,7 +146,7 @@ INNER_PARTS: list[Part] = [
     (DraftRecorder, "sample", "sampling drafts"),
     (RowGenerators, "uniforms", "random numbers"),
     (proposer, "validate", "validating the proposal"),
-    (LogitsToProbs, "__call__", "standardising"),
+    (LogitsToProbs, "__call__", "standardizing"),
     (SpeculativeSampling, "sample", "acceptance"),
     (SpeculativeSampling, "greedy", "acceptance"),
     (Batch, "_append" if hasattr(Batch, "_outcome") else "_commit", "committing"),  # the other in older checkouts

@@ -49,9 +49,9 @@ def draw(path: Path) -> None:
 def _lines(axes: Any, groups: Sequence[dict[str, Any]], *, against_all: bool) -> None:
     """Draw a line for each method and library into a panel."""
     sizes = [one["key"]["size"] for one in groups]
-    for method, (words, colour) in _METHODS.items():
+    for method, (words, color) in _METHODS.items():
         for name, (library, configuration, style) in _LIBRARIES.items():
             if library == "specdec" or against_all or method == "baseline":
                 rows = [{(r["method"], r["configuration"]): r for r in one["rows"]} for one in groups]
                 speeds = [row[method, configuration][f"{library}_tokens_per_second"]["median"] for row in rows]
-                axes.plot(sizes, speeds, style, color=colour, label=f"{name}: {words}")
+                axes.plot(sizes, speeds, style, color=color, label=f"{name}: {words}")

@@ -2,7 +2,7 @@
 
 Each rule is a pattern that finds what the style of this project avoids. (Vale has such rules, but its packages
 fetch a program from a host that CI does not reach.) Prints `FILE:LINE: FOUND: ADVICE`, and exits with 1 if there
-is any. Without pages it checks all of them, and counts in the sources.
+is any. Without pages it checks all of them, and the sources.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 import ast
 import re
 import sys
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -46,9 +45,6 @@ _PAGE_RULES = {
     r"(?:(?<=[.!:] )|^)What (?:[\w,'`-]+\s)+?[\w`]+\.": WHAT,
     rf"(?:^{_BLOCK}|^#+ [^\n]+)\n+(?!(?:{_NAMES})\b)[a-z]\w*": START,
 }
-
-LEFT = {SPELLING: 59, REFUSE: 74, NO: 1}
-"""Finds that are left in the strings of the sources, which only become fewer."""
 
 
 class Found(NamedTuple):
@@ -94,7 +90,7 @@ def in_source(name: str, text: str) -> Iterator[Found]:
 
 
 def pages() -> list[Found]:
-    """Return the finds in all pages that are not pending."""
+    """Return the finds in all pages."""
     names = {page.relative_to(ROOT).as_posix(): page for page in PAGES}
     return [one for name, page in names.items() for one in in_page(name, page.read_text(encoding="utf-8"))]
 
@@ -114,10 +110,7 @@ def main() -> None:
     if sys.argv[1:]:
         found = [one for page in sys.argv[1:] for one in in_page(page, Path(page).read_text(encoding="utf-8"))]
     else:
-        in_sources = sources()
-        counts = Counter(one.advice for one in in_sources)
-        more = {advice for advice, count in counts.items() if count > LEFT.get(advice, 0)}
-        found = [*pages(), *(one for one in in_sources if one.advice in more)]
+        found = [*pages(), *sources()]
     print(*found, sep="\n", end="\n" if found else "")
     sys.exit(bool(found))
 

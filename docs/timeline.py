@@ -29,7 +29,7 @@ PROMPT = (
 GAMMAS = (7, 3, 0)
 ROUNDS = 60
 
-# The colours of the paper's figure: the target purple, the drafter blue, encoders yellow and orange.
+# The colors of the paper's figure: the target purple, the drafter blue, encoders yellow and orange.
 _LOOKS = {
     "target": ("#7E57C2", "target"),
     "drafter": ("#42A5F5", "drafter"),
@@ -185,15 +185,15 @@ def draw(rows: Sequence[Row], path: Path) -> None:
         for level, row in enumerate(rows):
             for call in row.calls:
                 span = (1000 * call.begin, 1000 * call.seconds)
-                colour = _LOOKS[call.who][0]
-                axes.broken_barh([span], (level - 0.3, 0.6), facecolor=colour, edgecolor="black", linewidth=0.4)
+                color = _LOOKS[call.who][0]
+                axes.broken_barh([span], (level - 0.3, 0.6), facecolor=color, edgecolor="black", linewidth=0.4)
         axes.set_yticks(range(len(rows)), [_label(row) for row in rows])
         axes.invert_yaxis()
         axes.set_xlim(0, 1000 * max(row.seconds for row in rows))
         axes.set_xlabel("milliseconds")
         axes.spines[["top", "right", "left"]].set_visible(False)
         axes.tick_params(axis="y", length=0)
-        handles = [Patch(facecolor=colour, edgecolor="black", label=label) for colour, label in _LOOKS.values()]
+        handles = [Patch(facecolor=color, edgecolor="black", label=label) for color, label in _LOOKS.values()]
         figure.legend(handles=handles, loc="outside upper left", ncols=len(handles), frameon=False)
         figure.savefig(path, format="svg", metadata={"Date": None, "Creator": "specdec"})
 

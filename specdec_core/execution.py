@@ -160,7 +160,7 @@ async def speculate_async(
     guess: Callable[[X], Awaitable[Distribution[Y]]],
     random: Random,
 ) -> Speculation[Y, Z]:
-    """Do the same as `speculate` with coroutines, such as requests to a server. A rejected g is cancelled.
+    """Do the same as `speculate` with coroutines, such as requests to a server. A rejected g is canceled.
 
     Args:
         f: Slow; returns the distribution of the outcome.

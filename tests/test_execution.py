@@ -164,8 +164,8 @@ def test_in_processes():
     assert result.accepted
 
 
-def test_a_rejected_coroutine_is_cancelled():
-    cancelled = []
+def test_a_rejected_coroutine_is_canceled():
+    canceled = []
 
     async def f(_):
         await asyncio.sleep(0)
@@ -175,7 +175,7 @@ def test_a_rejected_coroutine_is_cancelled():
         try:
             await asyncio.sleep(60 if outcome == "wrong" else 0)
         except asyncio.CancelledError:
-            cancelled.append(outcome)
+            canceled.append(outcome)
             raise
         return outcome
 
@@ -183,7 +183,7 @@ def test_a_rejected_coroutine_is_cancelled():
         return {"wrong": 1.0}
 
     result = asyncio.run(speculate_async(f, g, None, guess=guess, random=Random(0)))
-    assert (result.value, cancelled) == ("right", ["wrong"])
+    assert (result.value, canceled) == ("right", ["wrong"])
 
 
 @pytest.mark.parametrize(

@@ -238,7 +238,7 @@ def _standard_input() -> str:
 
 
 def _checked(text: str, what: str) -> str:
-    """Return a text; refuse bytes that are not characters, which Python keeps as halves of surrogate pairs."""
+    """Return a text; reject bytes that are not characters, which Python keeps as halves of surrogate pairs."""
     try:
         text.encode()
     except UnicodeEncodeError as error:

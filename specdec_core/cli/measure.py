@@ -202,7 +202,7 @@ def _unfinished(output: Path) -> Measurement | None:
     try:
         found = read_measurement(output)
     except ConfigError:
-        return None  # not a measurement; `check_output` refuses to replace it
+        return None  # not a measurement; `check_output` does not replace it
     return None if found.finished else found
 
 

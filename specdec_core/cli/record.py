@@ -158,7 +158,7 @@ _OF_RECORDING = ("rows", "samples", "hidden", "keep_top")
 
 
 def _check_together(how: _RecordOptions) -> None:
-    """Refuse options that have a meaning with another one only."""
+    """Reject options that have a meaning with another one only."""
     for name, needed in (("hidden_dtype", "hidden"), ("gamma", "timings"), ("logprobs", "import_file")):
         if name in given(how) and needed not in given(how):
             other = "--import" if needed == "import_file" else option_of((needed,))
@@ -166,7 +166,7 @@ def _check_together(how: _RecordOptions) -> None:
 
 
 def _check_import(how: _RecordOptions, others: Sequence[str]) -> None:
-    """Refuse options that have no meaning with an import, and miss those that it needs."""
+    """Reject options that have no meaning with an import, and miss those that it needs."""
     for name in ("study", "device", "dtype", "seed", "prompts", "rows", "samples"):
         if name in others or name in given(how):
             option = "the study" if name == "study" else option_of((name,))

@@ -52,7 +52,7 @@ class Pool(Protocol):
 
         Raises:
             SpecdecError: What a job raised; `JobError` for all that is not a `SpecdecError`. The other jobs are
-                cancelled.
+                canceled.
         """
 
     def workers(self, cpus: int = 1, gpus: float = 0.0) -> int:
@@ -180,8 +180,8 @@ def attempt(
     """Run a job on a worker.
 
     Args:
-        versions: What `installed_versions` says where the job comes from. Results name these only, so a job is
-            refused where others would compute.
+        versions: What `installed_versions` says where the job comes from. Results name these only, so a job
+            fails where others would compute.
         function: The function.
         job: Its arguments.
 

@@ -188,7 +188,7 @@ def forecast(
 
     optimal = optimal_gamma(alpha, c, max_gamma)
     best = optimal if seconds is None else best_gamma(by_position, seconds[: max_gamma + 1])
-    near = {k for centre in (optimal, best, gamma or 0) for k in (centre - 1, centre, centre + 1)}
+    near = {k for center in (optimal, best, gamma or 0) for k in (center - 1, center, center + 1)}
     shown = sorted(k for k in near.union(range(_ALWAYS_SHOWN + 1)) if 0 <= k <= max_gamma)
     return Forecast(
         alpha=alpha,

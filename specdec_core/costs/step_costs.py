@@ -99,7 +99,7 @@ class StepCosts(BaseModel):
         return self.model_copy(update={"draft": tuple(draft), "draft_spread": tuple(draft_spread), "timed": ()})
 
     def check(self, gamma: int) -> None:
-        """Refuse draft lengths that were not timed: nothing is extrapolated here.
+        """Reject draft lengths that were not timed: nothing is extrapolated here.
 
         Args:
             gamma: The longest draft; 0 needs no drafter.

@@ -260,7 +260,7 @@ def constraint_of_each(
 
 
 def require_no_drafts(given: Mapping[str, object]) -> None:
-    """Refuse settings of drafts without a drafter.
+    """Reject settings of drafts where there is no drafter.
 
     Args:
         given: Arguments that have a meaning with a drafter only, by name; None for those that were not given.

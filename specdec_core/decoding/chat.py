@@ -65,7 +65,7 @@ class Conversations:
             seeds: One for each turn that is not None.
 
         Raises:
-            SpecdecError: As for `Decoder.generate`, or the template refuses a conversation.
+            SpecdecError: As for `Decoder.generate`, or the template rejects a conversation.
         """
         said = self._said(turns)
         prompts, cache = self._prompts(turns, said, settings)
@@ -162,7 +162,7 @@ def answers(
         seeds: One for each turn of each conversation.
 
     Raises:
-        SpecdecError: As for `Decoder.generate`, or a template refuses a conversation.
+        SpecdecError: As for `Decoder.generate`, or a template rejects a conversation.
     """
     with closing(Conversations(decoder, len(conversations))) as talk:
         ended: set[int] = set()
@@ -236,7 +236,7 @@ class Chat:
             **options: Fields of `GenerationSettings`, which replace those of `settings`.
 
         Raises:
-            PromptError: The tokenizer has no chat template, the template refuses the conversation, or it is too
+            PromptError: The tokenizer has no chat template, the template rejects the conversation, or it is too
                 long for the target.
             SpecdecError: As for `Decoder.generate`. The conversation is then as it was before.
         """
@@ -266,7 +266,7 @@ class Chat:
 
 
 def check_converses(target: LoadedModel) -> None:
-    """Refuse a target whose prompts are sources of an encoder.
+    """Reject a target whose prompts are sources of an encoder.
 
     Raises:
         ConfigError: It has an encoder.

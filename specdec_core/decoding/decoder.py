@@ -75,7 +75,7 @@ class Decoder:
         draft_sampling: The drafter's settings if they differ (section 6); the result is lossless either way.
         processors: Further Hugging Face logits processors, applied to target and drafter. Each must be a function
             of its arguments alone: several prefixes are verified in one step, and tokens are taken back. One that
-            gives other scores for the same prefix in its first calls is refused.
+            gives other scores for the same prefix in its first calls is an error.
         strict: Raise when a plugin fails instead of continuing without it.
         plugin_timeout: Seconds that one call into a plugin may take, such as one `propose`; a longer one is
             interrupted and is that plugin's failure. A model's first forward pass counts, and its compilation.
@@ -250,7 +250,7 @@ class Decoder:
 
         def open_steps(guard: PluginGuard) -> tuple[SessionInfo, Batch | BeamBatch]:
             info = session_info(self.target, rows, ids, max_gamma_of(self.drafter, self.gamma, guard))
-            if settings.beams > 1:  # constraints are refused with beams
+            if settings.beams > 1:  # beams do not support constraints
                 return info, self._beams.open(info, rows, seeds, guard, settings, stops)
             batch = self._open(info, rows, seeds, guard, stops, limits, cache)
             if any(one.probabilities for one in observers):

@@ -1,4 +1,4 @@
-"""Generated text as HTML for notebooks: each token coloured by where it comes from."""
+"""Generated text as HTML for notebooks: each token colored by where it comes from."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MEANINGS: dict[TokenOrigin, str] = {
     "forced": "the only token that the constraint allows",
 }
 # Half-transparent backgrounds leave text and page to the notebook's theme, light or dark; lines serve readers who
-# do not see the colours.
+# do not see the colors.
 _STYLE = """
 .specdec-tokens pre {margin: .2em 0 .6em; padding: 0; background: none; color: inherit; white-space: pre-wrap;
   overflow-wrap: anywhere; font: .875em/1.5 ui-monospace, Menlo, Consolas, "DejaVu Sans Mono", monospace}
@@ -39,7 +39,7 @@ def results_html(
     """Return sequences as an HTML fragment that brings its own style and fits a light or dark page.
 
     Args:
-        generations: The sequences; without drafts their text has no colours.
+        generations: The sequences; without drafts their text has no colors.
         notes: Lines below them, such as the metrics.
         failures: Lines about failures, marked as such.
     """
@@ -68,7 +68,7 @@ def _span(origin: TokenOrigin, text: str) -> str:
 
 
 def _pieces(one: Generation) -> Iterator[tuple[TokenOrigin, str]]:
-    """Yield the text of neighbouring tokens of the same origin."""
+    """Yield the text of neighboring tokens of the same origin."""
     spelled = zip(one.origins, _spelled(one), strict=True)
     for origin, group in groupby(spelled, key=lambda pair: pair[0]):
         yield origin, "".join(text for _, text in group)

@@ -287,7 +287,7 @@ class Verifier:
         if self._to_probs.greedy:
             return []
         width = proposal.tokens.shape[1]
-        # A finished row consumes none: inside a hierarchy it resumes later, whatever its neighbours did.
+        # A finished row consumes none: inside a hierarchy it resumes later, whatever its neighbors did.
         counts = [0 if row.reason else n + 1 for row, n in zip(rows, proposal.lengths, strict=True)]
         drawn = self._generators.numbers(counts, width + 1)
         for numbers, n in zip(drawn, proposal.lengths, strict=True):
@@ -295,7 +295,7 @@ class Verifier:
         return drawn
 
     def _fetch(self, proposal: Proposal, result: AcceptanceResult, faults: Tensor | None) -> Checked:
-        """Fetch the result from the device: the one synchronisation of a step."""
+        """Fetch the result from the device: the one synchronization of a step."""
         self._path = None if proposal.parents is None else result.path
         last = result.accepted
         if self._path is not None:

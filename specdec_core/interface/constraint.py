@@ -16,7 +16,7 @@ _FORMS = ("json_schema", "regex", "grammar")
 class Constraint(Validated):
     """A constraint of the new text: exactly one of a JSON schema, a regular expression and a grammar.
 
-    The target samples from its own distribution without the tokens that cannot lead to such a text, renormalised
+    The target samples from its own distribution without the tokens that cannot lead to such a text, renormalized
     at each position. llguidance, from the extra `grammar`, says which these are, and checks the constraint when it
     is read.
     """

@@ -38,7 +38,7 @@ class GammaSession(ABC):
     """A gamma controller's state for one batch."""
 
     uses_confidence: ClassVar[bool] = False
-    """Set to True to be asked after each draft token. This synchronises the device after each draft token."""
+    """Set to True to be asked after each draft token. This synchronizes the device after each draft token."""
 
     @abstractmethod
     def plan(self) -> Sequence[int] | TreeShape:

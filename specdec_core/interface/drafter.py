@@ -202,7 +202,7 @@ class DraftRequest(Protocol):
     def draw(self, probabilities: Tensor) -> Tensor:
         """Draw the next draft token of every sequence from q itself, `[B, V]`; return tokens `[B]` int64.
 
-        Where a sequence has a constraint, q without the tokens that it excludes, renormalised, takes its place.
+        Where a sequence has a constraint, q without the tokens that it excludes, renormalized, takes its place.
         """
 
     def sample_candidates(self, rows: Sequence[Candidates | None]) -> list[int]:

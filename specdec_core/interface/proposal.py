@@ -59,7 +59,7 @@ class Proposal:
         parents: `[B, K]` int64 for a token tree: the number of each token's parent in its row, which comes before
             it, or -1 for a token that follows the committed ones. None for a line, in which each token follows
             the one before it. The q of a node is that of its draw, given its earlier siblings: the same for all
-            siblings drawn with replacement; without the earlier ones, normalised, for those drawn without.
+            siblings drawn with replacement; without the earlier ones, normalized, for those drawn without.
     """
 
     tokens: Tensor
@@ -77,7 +77,7 @@ class Proposal:
     def shortened(self, lengths: Sequence[int]) -> Proposal:
         """Return the same proposal with shorter drafts.
 
-        The core checks the values of what it drew less than those of another proposal; this keeps it recognisable,
+        The core checks the values of what it drew less than those of another proposal; this keeps it recognizable,
         as `dataclasses.replace` does not.
 
         Args:
@@ -163,7 +163,7 @@ def _trie(continuations: Sequence[Sequence[int]], budget: int, depth: int) -> tu
 class Candidates:
     """Log weights of the few tokens that may be drafted next; all others have probability 0.
 
-    They need not sum to 1; the core normalises them. A row that is passed again is drawn from faster, since
+    They need not sum to 1; the core normalizes them. A row that is passed again is drawn from faster, since
     derived values are cached with it: keep rows that recur.
 
     Attributes:

@@ -20,7 +20,7 @@ from specdec_core.interface.validated import Validated
 
 
 class SamplingSettings(Validated):
-    """How logits become the distribution that is sampled (standardised sampling, section 2.2).
+    """How logits become the distribution that is sampled (standardized sampling, section 2.2).
 
     Each setting maps to the Hugging Face logits processor of the same name, applied in the order of the fields
     with `repetition_penalty` first, as the library's own `generate` does. Nothing is applied unasked.
@@ -156,7 +156,7 @@ _NO_ATTENTION = {
     "/": "it is code from the hub, and a config runs no code; use sdpa, or flash_attention_2 with the package "
     "flash-attn",
 }
-"""Attention implementations of transformers that are refused, with the reason."""
+"""Attention implementations of transformers that are not supported, with the reason."""
 
 
 def check_attention(value: Any) -> Any:
@@ -167,7 +167,7 @@ def check_attention(value: Any) -> Any:
     """
     for part, reason in _NO_ATTENTION.items():
         if isinstance(value, str) and part in value:
-            raise ValueError(f"{value!r} is refused: {reason}")
+            raise ValueError(f"{value!r} is not supported: {reason}")
     return value
 
 
@@ -213,7 +213,7 @@ class ModelSettings(Validated):
     def _no_code(cls, data: Any) -> Any:
         if isinstance(data, Mapping) and "trust_remote_code" in data:
             raise ValueError(
-                "'trust_remote_code' is refused: a config runs no code. Remove it; in Python, "
+                "'trust_remote_code' is not supported: a config runs no code. Remove it; in Python, "
                 "load_model(..., trust_remote_code=True) runs the model's code"
             )
         return data

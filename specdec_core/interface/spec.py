@@ -47,7 +47,7 @@ class PluginConfig(Validated):
 
 
 class DrafterConfig(PluginConfig):
-    """Base of the settings of drafters. Class variables say what it needs; a study that lacks it is refused."""
+    """Base of the settings of drafters. Class variables say what it needs; a study that lacks it is an error."""
 
     targets: ClassVar[Literal["any", "decoder-only", "encoder-decoder"]] = "any"
     """The kind of target it works for."""
@@ -98,9 +98,9 @@ class RuleConfig(PluginConfig):
     """Base of the settings of acceptance rules."""
 
     greedy_only: ClassVar[bool] = False
-    """Whether the rule is refused where the target samples (temperature above 0)."""
+    """Whether the rule works for greedy decoding only; a temperature above 0 is then an error."""
     takes_lenience: ClassVar[bool] = False
-    """Whether the rule is defined for lenience l < 1; if not, a run that combines them is refused."""
+    """Whether the rule is defined for lenience l < 1; if not, a run that combines them is an error."""
     replays_from: ClassVar[Literal["token", "all"] | None] = None
     """The probabilities that a replay takes where the target samples: p of the `token` that was emitted, or of
     `all` tokens. None if it cannot be replayed there. In greedy decoding, every lossless rule can be replayed."""

@@ -287,7 +287,7 @@ def _empty(context: MeasureContext, entries: Sequence[DrafterEntry]) -> Measurem
 
 
 def _check_same_work(before: Measurement, now: Measurement) -> None:
-    """Refuse to resume a measurement with other settings.
+    """Check that a measurement is resumed with the same settings.
 
     Raises:
         ConfigError: With the differences.

@@ -60,7 +60,7 @@ class RejectAllRule(AcceptanceRule):
         """
         if self._recorded is None:
             return None
-        # A single transfer, as each one synchronises the device.
+        # A single transfer, as each one synchronizes the device.
         both = torch.stack(self._recorded).double().cpu().numpy()
         return both[0], both[1]
 

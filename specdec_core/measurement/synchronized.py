@@ -20,7 +20,7 @@ from specdec_core.models.device import synchronize
 
 
 class SynchronizedDrafter(CompositeDrafter):
-    """Synchronises the device after each draft, so that its time is not charged to the target.
+    """Synchronizes the device after each draft, so that its time is not charged to the target.
 
     Args:
         drafter: The drafter.
@@ -62,7 +62,7 @@ class _SynchronizedSession(DraftSession):
 
 
 def synchronized(drafter: Drafter, device: torch.device) -> Drafter:
-    """Return the drafter, synchronised if the device computes asynchronously."""
+    """Return the drafter, synchronized if the device computes asynchronously."""
     if device.type == "cpu":
         return drafter
     return SynchronizedDrafter(drafter, lambda: synchronize(device))

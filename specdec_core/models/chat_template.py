@@ -52,7 +52,7 @@ def render_chat(
         template: A Jinja template that replaces the tokenizer's own.
 
     Raises:
-        PromptError: There is no tokenizer or no template, or the template refuses the messages.
+        PromptError: There is no tokenizer or no template, or the template raises an error.
     """
     if tokenizer is None:
         raise PromptError(
@@ -85,7 +85,7 @@ def render_chat(
         line = getattr(error, "lineno", None)
         index = "" if line is None else f" (line {line} of the template)"
         raise PromptError(
-            f"{name}: {whose} refuses it: {error}{index}. Change the messages to what the template accepts, "
+            f"{name}: {whose} raised an error: {error}{index}. Change the messages to what the template accepts, "
             "or provide another template."
         ) from error
     if len(text) > _MAX_RENDERED:

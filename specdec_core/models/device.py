@@ -1,4 +1,4 @@
-"""Devices and number formats: settings, descriptions, synchronisation, inference mode.
+"""Devices and number formats: settings, descriptions, synchronization, inference mode.
 
 Other modules pass a `torch.device` along, and copy tensors with `moved` and numbers with `uploaded`.
 """

@@ -99,7 +99,7 @@ def inflate(
 
     Raises:
         ModelError: The model has another structure or is quantized, or its output would change because it
-            normalises sums after each layer (BART), or `encoder_width` is given but the model has no encoder.
+            normalizes sums after each layer (BART), or `encoder_width` is given but the model has no encoder.
     """
     loaded.check_plain("inflate")
     original, packed = unpack(loaded), is_packed(loaded)
@@ -213,8 +213,8 @@ def _check_same_output(loaded: LoadedModel, larger: LoadedModel) -> None:
     if not (after - before).abs().max() <= tolerance:
         raise ModelError(
             f"{loaded.name}: a {type(loaded.model).__name__} cannot be inflated: added layers change its "
-            "output, because it normalises sums after each layer. Remove `inflate`, or choose a target whose "
-            "layers normalise their inputs, such as T5 or Llama."
+            "output, because it normalizes sums after each layer. Remove `inflate`, or choose a target whose "
+            "layers normalize their inputs, such as T5 or Llama."
         )
 
 

@@ -134,7 +134,7 @@ class LoadedModel:
         return self.family.encoder_decoder
 
     def check_plain(self, setting: str) -> None:
-        """Refuse weights whose layers cannot be copied or replaced.
+        """Reject weights whose layers cannot be copied or replaced.
 
         Args:
             setting: The setting that needs to, for the message.

@@ -171,7 +171,7 @@ def _with_references(annotation: Any) -> Any:
 
 
 def _spell_out(kind: PluginKind, registry: Registry, value: Any) -> Any:
-    """Expand a bare name or number to a mapping, and refuse unknown names."""
+    """Expand a bare name or number to a mapping, and reject unknown names."""
     word = KIND_LABELS[kind]
     try:
         if isinstance(value, str):

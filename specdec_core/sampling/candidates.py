@@ -35,7 +35,7 @@ class TemperedCandidates:
 
     Attributes:
         ids: `[S]` int, their ids.
-        probabilities: `[S]` float32, each weight to the power 1/T, normalised.
+        probabilities: `[S]` float32, each weight to the power 1/T, normalized.
         temperature: T.
 
     Raises:
@@ -98,7 +98,7 @@ def write_log_weights(row: Candidates, out: NDArray[np.float32]) -> None:
 
 
 def check_candidates(row: Candidates, vocab_size: int) -> None:
-    """Refuse ids that cannot be drawn. That a row passed is cached.
+    """Reject ids that cannot be drawn. That a row passed is cached.
 
     Args:
         row: The row.

@@ -1,4 +1,4 @@
-"""Standardised sampling: from logits and sampling settings to the distribution that is sampled.
+"""Standardized sampling: from logits and sampling settings to the distribution that is sampled.
 
 Greedy decoding, temperature, top-k, top-p and so on all sample from an adjusted distribution. The logits
 processors of transformers compute it, for the target and for the drafter.
@@ -70,7 +70,7 @@ class LogitsToProbs:
         settings: Sampling settings.
         processors: Further transformers logits processors. They run after the repetition penalty and before the
             temperature, as in `generate`.
-        prove: Ask each of them twice in its first calls, and refuse one that keeps state.
+        prove: Ask each of them twice in its first calls, and reject one that keeps state.
 
     Attributes:
         greedy: Whether every distribution is one-hot.
@@ -115,7 +115,7 @@ class LogitsToProbs:
     def never_positive(self) -> bool:
         """Whether the scores of log probabilities are known to be at most 0, too.
 
-        A processor may lift some above 0, as `sequence_bias` does; a normalisation after it puts that right.
+        A processor may lift some above 0, as `sequence_bias` does; a normalization after it puts that right.
         """
         known = True
         for one in self._chain:
@@ -127,7 +127,7 @@ class LogitsToProbs:
         """Return the same for the rows of a batch whose texts are constrained.
 
         Illegal tokens are excluded before everything else, so that top-k and top-p choose among legal ones, and
-        the softmax renormalises: structured output of vLLM has the same order.
+        the softmax renormalizes: structured output of vLLM has the same order.
 
         Args:
             constraints: Those of the batch; the prefixes are then a number of each row, row by row. None for none.
@@ -141,7 +141,7 @@ class LogitsToProbs:
         return made
 
     def legal_only_(self, q: Tensor, prefixes: Callable[[], Sequence[Sequence[int]]]) -> Tensor:
-        """Remove illegal tokens from q in place, and renormalise it; leave rows where nothing remains.
+        """Remove illegal tokens from q in place, and renormalize it; leave rows where nothing remains.
 
         Args:
             q: `[N, V]` float32, probabilities of a draft.

@@ -249,11 +249,11 @@ def _held(
         progress.stage("loading torch and transformers")
     from specdec_core.study.progress import quiet_libraries
     from specdec_core.study.report.result_files import first_outputs, write_results
-    from specdec_core.study.report.summary import summarise
+    from specdec_core.study.report.summary import summarize
 
     with quiet_libraries():
         result = run(progress, output)
-    rows = tuple(summarise(result, forecast))
+    rows = tuple(summarize(result, forecast))
     if output is None:
         return Comparison(result.study, rows)
     files, problems = write_results(output, result.study, rows, first_outputs(result))

@@ -76,12 +76,12 @@ class _Kit:
         )
 
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
-        """Make one test per check; refuse a class that cannot run."""
+        """Make one test per check; reject a class that cannot run."""
         if "check" not in metafunc.fixturenames:
             return
         try:
             _require_known_attributes(type(self))
-            # A function stands in for the result of `make`: names, settings and devices are refused.
+            # A function stands in for the result of `make`: names, settings and devices are rejected.
             self._subject(_placeholder if _overrides_make(type(self)) else None)
             require_known(self.kind, self.expected_failures, "expected_failures")
             require_known(self.kind, self.require, "require")
@@ -95,7 +95,7 @@ def _placeholder(*arguments: object) -> None:
 
 
 def _overrides_make(cls: type[_Kit]) -> bool:
-    """Whether a kit class overrides the fixture `make`. Refuse one that neither does nor names a plugin."""
+    """Whether a kit class overrides the fixture `make`. Reject one that neither does nor names a plugin."""
     make, default = getattr_static(cls, "make"), vars(_Kit)["make"]
     if not isinstance(make, type(default)) or (make is default and cls.plugin is None):
         raise SpecdecError(
@@ -106,7 +106,7 @@ def _overrides_make(cls: type[_Kit]) -> bool:
 
 
 def _require_known_attributes(cls: type[_Kit]) -> None:
-    """Refuse attributes of a kit class whose names are nearly those of a kit."""
+    """Reject attributes of a kit class whose names are nearly those of a kit."""
     known = [*_Kit.__annotations__, "make", "subject"]
     for base in cls.__mro__[: cls.__mro__.index(_Kit) - 1]:
         for name in vars(base):

@@ -189,7 +189,7 @@ def checks_for(kind: PluginKind) -> tuple[Check, ...]:
 
 
 def require_known(kind: PluginKind, names: Iterable[str], where: str) -> None:
-    """Refuse names of checks that do not exist.
+    """Reject names of checks that do not exist.
 
     Args:
         kind: The kind of plugin.

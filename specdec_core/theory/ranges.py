@@ -7,13 +7,13 @@ from collections.abc import Sequence
 
 
 def check(name: str, value: float, max_value: float = math.inf, *, above: bool = False) -> None:
-    """Check that a number is in [0, max_value]; NaN and infinity are refused.
+    """Check that a number is in [0, max_value]; NaN and infinity are errors.
 
     Args:
         name: Name of the argument.
         value: The number.
         max_value: The largest allowed value; infinity allows every finite number.
-        above: Whether 0 is refused too.
+        above: Whether 0 is out of range too.
 
     Raises:
         ValueError: If it is not, with what was given and what is allowed.
@@ -34,7 +34,7 @@ def check_each(name: str, values: Sequence[float], max_value: float = math.inf, 
         name: Name of the argument.
         values: The numbers.
         max_value: The largest allowed value.
-        above: Whether 0 is refused too.
+        above: Whether 0 is out of range too.
 
     Raises:
         ValueError: If it is not, with what was given and what is allowed.

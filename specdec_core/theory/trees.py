@@ -5,7 +5,7 @@ depends on r (and here on its depth), whatever the path to it. The expected numb
 
     1 + sum over the nodes of the product of the rates along the path to each,
 
-which generalises equation (1) of Leviathan et al.: a line has one child of rank 0 at each depth. The best tree for
+which generalizes equation (1) of Leviathan et al.: a line has one child of rank 0 at each depth. The best tree for
 a number of nodes follows by dynamic programming. Importing this imports no torch.
 
 References:

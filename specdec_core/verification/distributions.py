@@ -28,7 +28,7 @@ def density(q: Distribution, tokens: Tensor) -> Tensor:
 
 
 def residual(p: Tensor, q: Distribution, token: Tensor, position: Tensor, rejected: Tensor) -> Tensor:
-    """Return `max(0, p - q)` at one position of each sequence, not normalised, or p where nothing was rejected.
+    """Return `max(0, p - q)` at one position of each sequence, not normalized, or p where nothing was rejected.
 
     Args:
         p: `[B, V]`, the target's distribution at that position.

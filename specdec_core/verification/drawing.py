@@ -48,7 +48,7 @@ def draw_next(weights: Tensor, p: Tensor, drafted: Tensor, uniforms: Tensor) -> 
     """Draw the token that follows the accepted ones.
 
     Args:
-        weights: `[B, V]` float, not negative and not normalised: what the token is drawn from.
+        weights: `[B, V]` float, not negative and not normalized: what the token is drawn from.
         p: `[B, V]` float32, the target's distribution after the accepted tokens.
         drafted: `[B]` int64, the draft token there; any where all are accepted.
         uniforms: `[B]` float64, the numbers that draw.

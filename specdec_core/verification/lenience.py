@@ -68,7 +68,7 @@ def within_greedy_lenience(scores: Tensor, tokens: Tensor, lenience: Tensor) -> 
     """Return the draft tokens that greedy decoding with lenience accepts: `p(x) >= l * max p`.
 
     For greedy decoding, lenience acts before the argmax (appendix A.5; the paper prints the inequality the other
-    way round). p is the softmax of the scores, whose normaliser cancels.
+    way round). p is the softmax of the scores, whose normalizer cancels.
 
     Args:
         scores: `[B, K, V]` or longer in K, the target's scores after its logits processors.

@@ -183,7 +183,7 @@ def test_chats_that_cannot_be_written_out(generate, template, tmp_path):
     (tmp_path / "p.jsonl").write_text(json.dumps(chat))
     result = generate("--prompts", tmp_path / "p.jsonl", "--chat-template", template)
     assert result.exit_code == 2
-    assert "prompt '1': the given chat template refuses it: no tools here." in result.stderr
+    assert "prompt '1': the given chat template raised an error: no tools here." in result.stderr
 
 
 def test_all_prompts_are_checked_before_the_first_is_decoded(generate, tmp_path):
@@ -196,7 +196,7 @@ def test_all_prompts_are_checked_before_the_first_is_decoded(generate, tmp_path)
     assert "prompt 'c' has 300 tokens" in result.stderr
 
 
-def test_the_trace_can_be_read_without_colours(generate):
+def test_the_trace_can_be_read_without_colors(generate):
     result = generate("a b c", "--drafter", "echo", "--gamma", "2", "--trace")
     assert result.exit_code == 0, result.output
     assert "   1  " in result.stdout
@@ -316,12 +316,12 @@ def test_what_became_of_each_token(report, expected):
 
 
 @pytest.mark.parametrize(
-    ("colours", "expected"),
+    ("colors", "expected"),
     [(None, "[+5][-6][!7⏎]"), ("truecolor", "\x1b[32m5\x1b[0m\x1b[9;31m6\x1b[0m\x1b[34m7⏎\x1b[0m")],
 )
-def test_tokens_are_coloured_or_marked(colours, expected):
+def test_tokens_are_colored_or_marked(colors, expected):
     out = io.StringIO()
-    console = Console(file=out, force_terminal=colours is not None, color_system=colours, width=80)
+    console = Console(file=out, force_terminal=colors is not None, color_system=colors, width=80)
     view = TraceView(console, lambda token: f"{token}\n" if token == 7 else str(token))
     view.step(step((5, 6, 8), 1, (5, 7)))
     assert expected in out.getvalue()

@@ -211,7 +211,7 @@ def test_what_is_given_arrives_with_its_type(specdec):
             "--kind total",
             "--kind: unknown value of kind 'total'. Did you mean 'total-variation'? Available: cross-",
         ),
-        ("--shade grey", "--shade: input should be 'dark' or 'light'; given 'grey'."),
+        ("--shade gray", "--shade: input should be 'dark' or 'light'; given 'gray'."),
         ("--max-words 3", "specdec train count: --max-words limits --table, which was not given"),
     ],
 )

@@ -18,7 +18,7 @@ def test_every_gamma_has_what_the_formulas_give():
     assert result.optimal.gamma == max(result.gammas, key=lambda row: row.improvement).gamma
 
 
-def test_what_is_asked_for_and_what_is_best_are_shown_with_their_neighbours():
+def test_what_is_asked_for_and_what_is_best_are_shown_with_their_neighbors():
     assert [row.gamma for row in forecast(0.9, 0.02, gamma=30).gammas[9:]] == [18, 19, 20, 29, 30, 31]
     assert [row.gamma for row in forecast(0.9, 0.02, gamma=4, max_gamma=5).gammas] == [*range(6)]
     assert forecast(0.9, 0.02, max_gamma=5).optimal.gamma == 5

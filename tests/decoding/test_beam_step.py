@@ -36,7 +36,7 @@ def drawn(rng, peaked):
 
 
 class Library:
-    """The library's vectorised state of one prompt, advanced by its own functions."""
+    """The library's vectorized state of one prompt, advanced by its own functions."""
 
     def __init__(self, rules):
         self.rules, self.length = rules, 0

@@ -260,14 +260,14 @@ BIAS = {(token,): 5.0 for token in range(8, VOCAB, 6)} | {(11, 26): 9.0}
 """Added to the log probability of a token, or of the second of two: enough to lift many above 0."""
 
 
-@pytest.mark.parametrize(("family", "normalised"), [("gpt2", True), ("llama", False)])
-def test_log_probabilities_above_0_change_no_beam(family, normalised, device):
+@pytest.mark.parametrize(("family", "normalized"), [("gpt2", True), ("llama", False)])
+def test_log_probabilities_above_0_change_no_beam(family, normalized, device):
     """A beam that the target has not read may have the best continuation of all, whatever its own score."""
     model, target, small = models(family, device, noise=0.1, eos=EOS[:1])
-    chain = [SequenceBiasLogitsProcessor(BIAS), *[LogitNormalization()] * normalised]
+    chain = [SequenceBiasLogitsProcessor(BIAS), *[LogitNormalization()] * normalized]
     texts, same = prompts(4, seed=7), {"max_new_tokens": 10, "num_return_sequences": 3}
     expected = [
-        library(model, prompt, num_beams=3, sequence_bias=BIAS, renormalize_logits=normalised, **same)
+        library(model, prompt, num_beams=3, sequence_bias=BIAS, renormalize_logits=normalized, **same)
         for prompt in texts
     ]
     for drafter in (Small(target, small), Odd(random_tree)):

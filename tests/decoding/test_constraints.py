@@ -1,4 +1,4 @@
-"""Constrained texts have the distribution of the masked, renormalised target. Forced tokens are free.
+"""Constrained texts have the distribution of the masked, renormalized target. Forced tokens are free.
 
 What is legal is said here by a list of all texts, not by the library that the code asks.
 """

@@ -139,7 +139,7 @@ def test_each_row_uses_as_many_random_numbers_as_its_budget():
     )
 
 
-def test_a_row_does_not_depend_on_its_neighbours():
+def test_a_row_does_not_depend_on_its_neighbors():
     three, one = recorder(), recorder(budget=(2,), seeds=(2,))
     for rows in ROWS[:2]:
         three.sample_candidates(rows)
@@ -284,7 +284,7 @@ def test_a_fork_has_a_record_and_a_budget_of_its_own(name):
         torch.testing.assert_close(q[:, 1], torch.softmax(logits_of(ROWS[3]), dim=1), rtol=1e-5, atol=1e-7)
 
 
-def test_a_fork_standardises_with_the_prefixes_of_its_rows():
+def test_a_fork_standardizes_with_the_prefixes_of_its_rows():
     settings = SETTINGS["repetition penalty"]
     whole, fork = recorder(settings), recorder(settings).fork((4, 2, 3))
     for made in (whole, fork):

@@ -115,7 +115,7 @@ def test_same_seed_same_tokens_and_another_seed_others(target):
     assert run(5)[0] != run(5)[1]
 
 
-def test_random_numbers_do_not_depend_on_block_sizes_or_neighbours():
+def test_random_numbers_do_not_depend_on_block_sizes_or_neighbors():
     one = RowGenerators([row_seed(1, 0)])
     all_at_once = one.uniforms([1200], 1200)[0]
     two = RowGenerators([row_seed(1, 0), row_seed(1, 1)])

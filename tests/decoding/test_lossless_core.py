@@ -67,7 +67,7 @@ def test_greedy_drafts_for_a_sampling_target_stay_lossless(target):
 
 @pytest.mark.parametrize("toy", TOYS)
 def test_repetition_penalty_sees_the_prefix_of_each_draft_position(target, toy):
-    # A prompt of one token: whatever else is penalised is part of the draft.
+    # A prompt of one token: whatever else is penalized is part of the draft.
     sampling, prompt = SamplingSettings(repetition_penalty=3.0), (2, 2)
     decoder = Decoder(target, TOYS[toy](VOCAB), gamma=Gamma(2, 3), sampling=sampling)
     check(decoder, enumerate_continuations(target, sampling, prompt), 3000, prompt)

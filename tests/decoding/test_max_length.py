@@ -75,7 +75,7 @@ def test_output_is_the_targets_beside_a_row_beyond_the_limit(target, setting):
     assert drafter.longest == LIMIT
 
 
-def test_a_row_beyond_the_limit_does_not_change_its_neighbour(target):
+def test_a_row_beyond_the_limit_does_not_change_its_neighbor(target):
     sampling = SamplingSettings(temperature=1)
     decoder = Decoder(target, Short(VOCAB), gamma=Gamma(3), sampling=sampling, strict=True)
     alone, _ = asked_by_step(decoder, [PROMPT], 8)

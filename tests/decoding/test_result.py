@@ -140,7 +140,7 @@ def test_html_escapes_what_was_generated(spelled):
         assert shown(html) == [text]
 
 
-def test_html_without_drafts_has_no_colours(plain):
+def test_html_without_drafts_has_no_colors(plain):
     html = Decoder(plain).generate([[3], [4]], max_new_tokens=3)._repr_html_()
     assert "title=" not in html
     assert "residual" not in html

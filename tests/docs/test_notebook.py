@@ -30,7 +30,7 @@ def html_of(cell):
     return [output.data["text/html"] for output in cell.outputs if "text/html" in output.get("data", {})]
 
 
-def test_generated_text_is_coloured_by_where_its_tokens_come_from(cells):
+def test_generated_text_is_colored_by_where_its_tokens_come_from(cells):
     (html,) = html_of(cells[1])
     (text,) = re.findall(r"<pre>(.*?)</pre>", html, re.DOTALL)
     printed = "".join(output.text for output in cells[2].outputs)

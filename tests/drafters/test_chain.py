@@ -175,7 +175,7 @@ def test_which_drafts_are_too_short(min_draft_tokens, budget, drafts, expected):
     ]
 
 
-def test_what_is_too_short_in_a_chain_within_does_not_depend_on_its_neighbours():
+def test_what_is_too_short_in_a_chain_within_does_not_depend_on_its_neighbors():
     def proposed(drafts, drawn, second=(7, 7, 7), min_draft_tokens=2):
         """Ask a chain whose first drafter is a chain; `drawn` serves the rows that `drafts` leaves empty."""
         within = chain(Spy(*drafts), Spy(*drawn, q=sure_dense))

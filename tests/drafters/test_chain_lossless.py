@@ -180,7 +180,7 @@ def test_drafters_that_ship_are_lossless_in_a_chain_in_a_large_sample(target, me
 
 @pytest.mark.parametrize("sampling", [SamplingSettings(), SamplingSettings(temperature=0)])
 @pytest.mark.parametrize("who", [*SHIPPED, "point-dense", "dense-point", "nested"])
-def test_a_row_does_not_depend_on_its_neighbours(target, members, who, sampling):
+def test_a_row_does_not_depend_on_its_neighbors(target, members, who, sampling):
     toys = who in TOYS
     drafter = chain(*TOYS[who](), vocab=VOCAB, min_draft_tokens=2) if toys else shipped(members, who)
     decoder = Decoder(target, drafter, gamma=Gamma(3), sampling=sampling, strict=True)

@@ -55,7 +55,7 @@ def test_heads_are_lossless_in_every_way(pairs, family, setting, reads_token):
 
 @pytest.mark.parametrize("family", ["gpt2", "t5"])
 @pytest.mark.parametrize("setting", ["greedy", "temperature-1"])
-def test_a_row_does_not_depend_on_its_neighbours(pairs, family, setting):
+def test_a_row_does_not_depend_on_its_neighbors(pairs, family, setting):
     target, drafter = pairs(family)
     decoder = Decoder(target, drafter, gamma=Gamma(3), sampling=SETTINGS[setting], strict=True)
     settings = GenerationSettings(max_new_tokens=12, seed=4, ignore_eos=True)

@@ -104,7 +104,7 @@ def check_lossless(target, folder, way, below, count):
     sampling, drafts, above, within = (WAYS | WAYS_WITH_TREES)[way]
     drafter = hierarchy(target, folder / "middle", bottoms(folder)[below], within)
     decoder = Decoder(target, drafter, gamma=above, sampling=sampling, draft_sampling=drafts, strict=True)
-    # With a prompt of one token, whatever else is penalised is in a draft on some level.
+    # With a prompt of one token, whatever else is penalized is in a draft on some level.
     expected = enumerate_continuations(target, sampling, (2, 2), length=4)
     assert doubled_p_value(decoder, expected, count, prompt=(2, 2), length=4) > 1e-4
 
@@ -175,7 +175,7 @@ def test_greedy_drafts_are_those_of_the_middle_model_by_itself(target, folder, b
 
 
 @pytest.mark.parametrize("below", BOTTOMS)
-def test_a_row_does_not_depend_on_its_neighbours(target, folder, below):
+def test_a_row_does_not_depend_on_its_neighbors(target, folder, below):
     decoder = Decoder(
         target,
         hierarchy(target, folder / "middle", bottoms(folder)[below], Gamma(3)),

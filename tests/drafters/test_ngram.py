@@ -24,7 +24,7 @@ def drafter_from(arpa, order=None, **settings):
 
 
 @pytest.mark.parametrize(("arpa", "order"), [("small.2.arpa", 1), ("small.2.arpa", 2), ("small.3.arpa", None)])
-def test_q_is_the_model_renormalised_over_the_vocabulary(arpa, order):
+def test_q_is_the_model_renormalized_over_the_vocabulary(arpa, order):
     drafter = drafter_from(arpa, order, candidates=2 * V)
     proposal = drafter.open(info_for(3, V)).propose(request_for(CONTEXTS, [3, 3, 3]))
     assert isinstance(proposal.q, Dense)

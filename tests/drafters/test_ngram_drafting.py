@@ -185,7 +185,7 @@ CONTEXTS = [[2, 619, 689, 13, 34, 46], [34], [62, 45, 699]]
         (SamplingSettings(repetition_penalty=1.3), Dense),
     ],
 )
-def test_q_is_the_model_renormalised_over_the_candidates_and_standardised(arpa, order, settings, form, most):
+def test_q_is_the_model_renormalized_over_the_candidates_and_standardized(arpa, order, settings, form, most):
     vocab_size, budget = 1000, (3, 1, 2)
     drafter = NgramDrafter(
         NgramConfig(arpa=arpa, order=order, candidates=most), TargetInfo(vocab_size, folder=DATA)

@@ -331,7 +331,7 @@ def test_a_target_without_an_output_embedding_is_refused(targets, config_for, mo
 
 
 def test_the_heads_of_one_matrix_are_stepped_one_by_one(targets, config_for):
-    """The views that the optimiser is given are the weights, and get the gradients of the weights."""
+    """The views that the optimizer is given are the weights, and get the gradients of the weights."""
     target, config = targets(), config_for()
     heads = moved(Heads(HeadsShape(K, 32, 32, 32)))
     distillation = Distillation(config, target, heads, gather(config, target, Recorder()), torch.float32)

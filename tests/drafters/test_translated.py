@@ -182,7 +182,7 @@ def q_forms():
 
 
 @pytest.mark.parametrize("form", ["dense", "sparse"])
-def test_a_draft_that_another_drew_is_cut_and_renormalised_so_that_the_distribution_is_p_exactly(form):
+def test_a_draft_that_another_drew_is_cut_and_renormalized_so_that_the_distribution_is_p_exactly(form):
     """Enumerated: x is drawn from q over the drafter's tokens; if it is shared, it is accepted or replaced."""
     row, q = q_forms()[form]
     p = torch.tensor([0.05, 0.3, 0.25, 0.1, 0.2, 0.1])

@@ -122,7 +122,7 @@ def test_few_common_texts_are_warned_of(info):
         translated(drafter, info)
 
 
-def test_a_tokenizer_whose_texts_depend_on_their_neighbours_is_refused(info):
+def test_a_tokenizer_whose_texts_depend_on_their_neighbors_is_refused(info):
     inner = Tokenizer(models.WordPiece({"a": 0, "##b": 1}, unk_token="a"))
     inner.decoder = decoders.WordPiece()
     drafter = CountingDrafter(2)

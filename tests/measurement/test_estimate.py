@@ -91,8 +91,8 @@ def test_positions_are_weighted_by_the_chance_to_be_reached():
 
 def interval(generator, prompts, length, spread):
     """An interval of alpha 0.6, where texts differ from one another."""
-    centre = np.clip(0.6 + spread * generator.standard_normal(prompts), 0, 1)
-    beta = (generator.random((prompts, length)) < centre[:, None]).ravel()
+    center = np.clip(0.6 + spread * generator.standard_normal(prompts), 0, 1)
+    beta = (generator.random((prompts, length)) < center[:, None]).ravel()
     found = estimate(samples(beta, np.repeat(np.arange(prompts), length)), 0, 1.0, 1.0, generator)
     return found.low, found.high
 

@@ -176,7 +176,7 @@ def test_rows_that_begin_past_the_switch_have_the_frequencies_of_long_texts(name
         greedy(loaded, [prompts[0], [3, 4]])
 
 
-def test_a_drafter_drafts_up_to_its_switch_and_a_row_not_by_its_neighbours(tmp_path):
+def test_a_drafter_drafts_up_to_its_switch_and_a_row_not_by_its_neighbors(tmp_path):
     model_of("phi3 longrope").save_pretrained(tmp_path)
     target = wrap_model(model_of("mistral"))
     drafter = TransformerDrafter(TransformerConfig(model=str(tmp_path)), target.info())

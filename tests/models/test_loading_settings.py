@@ -126,7 +126,7 @@ def test_the_tokenizer_of_a_model_in_a_subfolder_is_there_or_around_it(tmp_path,
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"trust_remote_code": True}, "'trust_remote_code' is refused: a config runs no code"),
+        ({"trust_remote_code": True}, "'trust_remote_code' is not supported: a config runs no code"),
         ({"device": "cpu", "device_map": "auto"}, "'device' and 'device_map' are both given"),
         ({"max_memory": {"cpu": "1GiB"}}, "'max_memory' requires 'device_map'"),
         ({"offload_folder": "off"}, "'offload_folder' requires 'device_map'"),
@@ -332,7 +332,7 @@ def test_adapters_that_cannot_work_are_refused_with_the_reason(folder, tmp_path)
     pytest.importorskip("peft")
     adapters(folder, tmp_path)
     wide = str(folder / "wide")
-    with pytest.raises(ModelError, match="adapters of type prefix_tuning are refused"):
+    with pytest.raises(ModelError, match="adapters of type prefix_tuning are not supported"):
         load_model(wide, adapter="prefix", folder=tmp_path)
     with pytest.raises(ModelError, match=r"lora: this adapter cannot be loaded: .*size mismatch"):
         load_model(str(folder / "llama"), adapter="lora", folder=tmp_path)
@@ -365,7 +365,7 @@ def test_a_peft_model_in_memory_is_unwrapped_if_its_adapter_is_of_the_weights():
         "prompt_tuning": peft.PromptTuningConfig(num_virtual_tokens=3, task_type="CAUSAL_LM"),
         "alora": peft.LoraConfig(**lora, alora_invocation_tokens=[5]),
     }.items():
-        with pytest.raises(ModelError, match=f"adapters of type {kind} are refused"):
+        with pytest.raises(ModelError, match=f"adapters of type {kind} are not supported"):
             wrap_model(peft.get_peft_model(tiny_model("llama"), config))
 
 

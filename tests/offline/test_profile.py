@@ -23,7 +23,7 @@ from specdec_core.offline.record import read_record
 from specdec_core.offline.record.recording import RecordOptions, record_study
 from specdec_core.study import load_study
 from specdec_core.study.report.result_files import first_outputs, write_results
-from specdec_core.study.report.summary import summarise
+from specdec_core.study.report.summary import summarize
 from specdec_core.study.run.runner import run_study
 from tests.offline.replay.studies import study_of
 from tests.study.toy_study import Recorder
@@ -59,7 +59,7 @@ def studied(model_folder, tmp_path_factory):
     record, results = tmp_path_factory.mktemp("records") / "record", tmp_path_factory.mktemp("results")
     record_study(study, record, Recorder(), RecordOptions())
     live = run_study(study, Recorder())
-    write_results(results, study, summarise(live), first_outputs(live))
+    write_results(results, study, summarize(live), first_outputs(live))
     return record, results
 
 
@@ -109,7 +109,7 @@ def test_a_sampled_replay_agrees_with_live_decoding_at_every_gamma(tmp_path):
         }
     )
     result = run_study(study, Recorder())
-    write_results(tmp_path, study, summarise(result), first_outputs(result))
+    write_results(tmp_path, study, summarize(result), first_outputs(result))
     live = speculation_profile(measured_in_study(tmp_path))
     record = read_record("builtin:code")
     replayed = speculation_profile(measured_on_record(record, drafter, max_gamma=8, task="temperature-1"))

@@ -70,7 +70,7 @@ def gamma_of(**settings) -> int:
 
 @pytest.mark.parametrize("alpha", [0.0, 0.3, 0.6, 0.8, 0.9, 1.0])
 @pytest.mark.parametrize("c", [0.0, 0.01, 0.05, 0.2, 0.5, 2.0])
-def test_it_maximises_theorem_3_8(alpha, c):
+def test_it_maximizes_theorem_3_8(alpha, c):
     best = gamma_of(alpha=alpha, c=c, max_gamma=12)
     improvements = [walltime_improvement(alpha, gamma, c) for gamma in range(13)]
     assert improvements[best] == pytest.approx(max(improvements), rel=1e-12)

@@ -296,16 +296,16 @@ def test_padding_changes_no_loss(small):
     assert torch.allclose(together, torch.cat(alone), atol=1e-4)
 
 
-def test_each_weight_has_one_optimiser_and_queries_take_smaller_steps(small):
+def test_each_weight_has_one_optimizer_and_queries_take_smaller_steps(small):
     model = small["target"]
-    optimisers = train.make_optimisers(model, 1e-3, 7.0)
-    groups = [group for optimiser in optimisers for group in optimiser.param_groups]
+    optimizers = train.make_optimizers(model, 1e-3, 7.0)
+    groups = [group for optimizer in optimizers for group in optimizer.param_groups]
     factors = {id(weight): group.get("factor", 1.0) for group in groups for weight in group["params"]}
     assert sum(len(group["params"]) for group in groups) == len(factors) == len(list(model.parameters()))
     for name, weight in model.named_parameters():
         wanted = 8**-0.5 if name.endswith(".q.weight") else 7.0 if name == "shared.weight" else 1.0
         assert factors[id(weight)] == wanted, name
-    muon = {id(weight) for group in optimisers[0].param_groups for weight in group["params"]}
+    muon = {id(weight) for group in optimizers[0].param_groups for weight in group["params"]}
     outside = {name for name, weight in model.named_parameters() if weight.dim() > 1 and id(weight) not in muon}
     assert {name.split(".")[-2] for name in outside} == {"shared", "lm_head", "relative_attention_bias"}
 

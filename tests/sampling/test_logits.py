@@ -34,7 +34,7 @@ LOWERING = {
     "last": hf.ForcedEOSTokenLogitsProcessor(4, 1, "cpu"),
     "suppressed": hf.SuppressTokensLogitsProcessor([5], "cpu"),
     "temperature": hf.TemperatureLogitsWarper(0.5),
-    "normalised": hf.LogitNormalization(),
+    "normalized": hf.LogitNormalization(),
 }
 LIFTING = {
     "bias": hf.SequenceBiasLogitsProcessor({(5,): 3.0}),
@@ -56,9 +56,9 @@ def test_which_processors_may_lift_log_probabilities_above_0(name):
     own = LogitsToProbs(settings, [LIFTING[name], hf.TemperatureLogitsWarper(0.9)])
     assert not own.never_positive
     assert own.scores(LOGITS.log_softmax(dim=-1), prefixes).max() > 0
-    normalised = LogitsToProbs(settings, [LIFTING[name], hf.LogitNormalization()])
-    assert normalised.never_positive
-    assert normalised.scores(LOGITS.log_softmax(dim=-1), prefixes).max() <= 0
+    normalized = LogitsToProbs(settings, [LIFTING[name], hf.LogitNormalization()])
+    assert normalized.never_positive
+    assert normalized.scores(LOGITS.log_softmax(dim=-1), prefixes).max() <= 0
 
 
 @pytest.mark.parametrize(
@@ -130,17 +130,17 @@ def test_half_precision_logits_are_adjusted_in_float32(temperature):
 
 
 def test_each_row_has_its_own_prefix():
-    standardise = LogitsToProbs(SamplingSettings(repetition_penalty=2.0))
-    assert standardise.needs_prefix
+    standardize = LogitsToProbs(SamplingSettings(repetition_penalty=2.0))
+    assert standardize.needs_prefix
     prefixes = [[n, n + 1] for n in range(6)]
-    p = standardise(LOGITS, prefixes)
+    p = standardize(LOGITS, prefixes)
     for row, prefix in enumerate(prefixes):
         expected = LOGITS[row].clone()
         for token in prefix:
             expected[token] = expected[token] / 2 if expected[token] > 0 else expected[token] * 2
         torch.testing.assert_close(p[row], torch.softmax(expected, dim=0))
     with pytest.raises(ValueError, match="prefix"):
-        standardise(LOGITS)
+        standardize(LOGITS)
 
 
 @pytest.mark.parametrize("gamma", [0, 3])
@@ -191,7 +191,7 @@ def test_settings_out_of_range_are_refused(bad):
 
 
 class Counting(hf.LogitsProcessor):
-    """Favours a token more with every call."""
+    """Favors a token more with every call."""
 
     def __init__(self):
         self.calls = 0

@@ -18,12 +18,12 @@ from specdec_core.study import compare
 from specdec_core.study.config.grouping import batches_of, groups_of
 from specdec_core.study.config.prompts import PromptText
 from specdec_core.study.report import resampling
-from specdec_core.study.report.groups.figures import summarise_groups
+from specdec_core.study.report.groups.figures import summarize_groups
 from specdec_core.study.report.groups.tables import matrix_tables
 from specdec_core.study.report.html.heat_map import LEVELS
 from specdec_core.study.report.layout import for_terminal
 from specdec_core.study.report.quality import Output, score
-from specdec_core.study.report.summary import summarise
+from specdec_core.study.report.summary import summarize
 from specdec_core.study.run.repeats import Repeat
 from specdec_core.study.run.runner import run_study
 from tests.study.page_elements import Elements
@@ -76,7 +76,7 @@ def test_the_turns_of_a_conversation_count_as_one_prompt():
     assert numbers(batches_of(turns, 2)) == [[[0, 1], [2]], [[3, 4, 5]]]
     times = (1.0, 2.0, 4.0, 3.0, 3.0, 3.0)
     rows = [(10, 5, 5, 0, seconds) for seconds in times]
-    (found, *_) = summarise_groups(turns, {"a": {1: repeat(1, rows)}}, 2)["a"]
+    (found, *_) = summarize_groups(turns, {"a": {1: repeat(1, rows)}}, 2)["a"]
     assert (found.prompts, found.tokens) == (3, 60)
     assert found.figures["tokens_per_second"].value == pytest.approx(60 / (4 + 2 + 9))
 
@@ -89,7 +89,7 @@ def test_figures_are_those_of_the_steps_and_seconds_of_a_group():
         name: {n + 1: repeat(n + 1, one, name) for n, one in enumerate(each)}
         for name, each in (("baseline", plain), ("a", rows))
     }
-    found = summarise_groups(prompts(("x",), ("x",), ("y",)), runs, 1)["a"]
+    found = summarize_groups(prompts(("x",), ("x",), ("y",)), runs, 1)["a"]
     assert [one.group for one in found] == [("x",), ("y",), (None,)]
     assert [one.prompts for one in found] == [2, 1, 3]
     assert figure(found, ("x",), "block_efficiency") == pytest.approx(30 / 9)
@@ -104,10 +104,10 @@ def test_figures_are_those_of_the_steps_and_seconds_of_a_group():
 
 def test_a_batch_takes_as_long_as_its_longest_request():
     rows = [(10, 5, 5, 0, 1.0), (10, 5, 5, 0, 3.0), (10, 5, 5, 0, 2.0)]
-    found = summarise_groups(prompts(("x",), ("y",), ("x",)), {"a": {1: repeat(1, rows)}}, 2)["a"]
+    found = summarize_groups(prompts(("x",), ("y",), ("x",)), {"a": {1: repeat(1, rows)}}, 2)["a"]
     assert figure(found, ("x",), "tokens_per_second") == pytest.approx(20 / 2)
     assert figure(found, (None,), "tokens_per_second") == pytest.approx(30 / 5)
-    unknown = summarise_groups(prompts(("x",), ("y",), ("x",)), {"a": {1: repeat(1, rows)}}, 2, speeds=False)["a"]
+    unknown = summarize_groups(prompts(("x",), ("y",), ("x",)), {"a": {1: repeat(1, rows)}}, 2, speeds=False)["a"]
     assert "tokens_per_second" not in unknown[0].figures
 
 
@@ -131,7 +131,7 @@ def test_false_alarms_are_rare_and_intervals_hold_0(count, monkeypatch):
     for _ in range(trials):
         one, other, _ = requests(chance, count)
         runs = {"a": {1: repeat(1, one)}, "b": {1: repeat(1, other, "b")}}
-        (found,) = summarise_groups(prompts(*[("x",)] * count), runs, 1)["b"][0].differences
+        (found,) = summarize_groups(prompts(*[("x",)] * count), runs, 1)["b"][0].differences
         outside += not found.low <= 0 <= found.high
         alarms += found.told_apart
     assert alarms <= binom.ppf(0.999, trials, 0.06)
@@ -143,7 +143,7 @@ def test_a_difference_is_told_apart_where_it_is_one():
     one, other, better = requests(chance, 30, shift=1.0)
     runs = {name: {1: repeat(1, rows, name)} for name, rows in (("a", one), ("b", other), ("c", better))}
     groups = prompts(*[("x",)] * 25, *[("y",)] * 5)
-    found = summarise_groups(groups, runs, 1)
+    found = summarize_groups(groups, runs, 1)
     x, y, _ = found["c"]
     assert {one.other: one.told_apart for one in x.differences} == {"a": True, "b": True}
     assert all(one.difference == pytest.approx(1, abs=0.4) for one in x.differences)
@@ -173,7 +173,7 @@ def rows(tmp_path):
 
 
 def test_all_prompts_have_the_figures_of_the_run(rows, result_of):
-    for summary in summarise(result_of()):
+    for summary in summarize(result_of()):
         *_, whole = summary.groups
         assert [one.group[0] for one in summary.groups] == ["x", "y", "z", None]
         assert sum(one.prompts for one in summary.groups) == 2 * whole.prompts == 12
@@ -237,7 +237,7 @@ def test_other_groups_need_no_decoding_unless_batches_differ(rows, study, tmp_pa
     again = Recorder()
     other = run_study(study(None, "prompts.group=[kind, tier]"), again, output=tmp_path / "out")
     assert again.timed == []
-    assert len(summarise(other)[0].groups) > len(summarise(first)[0].groups)
+    assert len(summarize(other)[0].groups) > len(summarize(first)[0].groups)
     together = study(None, "batch_size=2")
     batched = run_study(together, Recorder(), output=tmp_path / "two")
     for run in together.runs:
@@ -248,18 +248,16 @@ def test_other_groups_need_no_decoding_unless_batches_differ(rows, study, tmp_pa
         run_study(study(None, "batch_size=2", "prompts.group=tier"), Recorder(), output=tmp_path / "two")
 
 
-def luminance(colour):
-    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in (x / 255 for x in colour)]
+def luminance(color):
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in (x / 255 for x in color)]
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
 
 @pytest.mark.parametrize("scheme", [0, 1], ids=["light", "dark"])
-def test_text_on_the_strongest_colour_can_be_read(scheme):
+def test_text_on_the_strongest_color_can_be_read(scheme):
     css = files("specdec_core.study.report").joinpath("templates/report.css").read_text()
-    colours = re.findall(r":root \{(.*?)\}", css, re.DOTALL)[scheme]
-    page, ink, bar = (
-        bytes.fromhex(re.search(rf"--{name}: #(\w+)", colours)[1]) for name in ("page", "ink", "bar")
-    )
+    colors = re.findall(r":root \{(.*?)\}", css, re.DOTALL)[scheme]
+    page, ink, bar = (bytes.fromhex(re.search(rf"--{name}: #(\w+)", colors)[1]) for name in ("page", "ink", "bar"))
     share = int(re.search(rf"level-{LEVELS} {{ --shade: (\d+)%", css)[1]) / 100
     mixed = [share * one + (1 - share) * other for one, other in zip(bar, page, strict=True)]
     light, dark = sorted((luminance(mixed), luminance(ink)), reverse=True)
@@ -289,7 +287,7 @@ def found_steps(folder, run, prompt):
 
 
 def test_a_narrow_terminal_shows_a_matrix_in_parts(rows, result_of):
-    tables = matrix_tables(summarise(result_of()))
+    tables = matrix_tables(summarize(result_of()))
     assert [one.title for one in tables] == [
         "Block efficiency by kind",
         "Acceptance rate by kind",

@@ -56,10 +56,10 @@ def test_the_page_is_well_formed_and_can_be_read_without_seeing_it(whole):
     elements = Elements(whole[1])
     ids = [attributes["id"] for _, attributes, _ in elements.all if "id" in attributes]
     assert len(set(ids)) == len(ids)
-    labelled = [
+    labeled = [
         attributes["aria-labelledby"] for _, attributes, _ in elements.all if "aria-labelledby" in attributes
     ]
-    assert set(labelled) <= set(ids)
+    assert set(labeled) <= set(ids)
     assert len(elements.of("caption")) == len(elements.of("table")) == 6
     assert {attributes.get("scope") for attributes in elements.of("th")} == {"row", "col"}
     pictures = [(one, around) for tag, one, around in elements.all if tag == "svg" and "svg" not in around]

@@ -59,7 +59,7 @@ def test_any_number_of_levels_fits_into_a_byte(levels):
 
 
 @pytest.mark.parametrize(
-    "changed", [{"width": 0}, {"height": 513}, {"levels": 1}, {"levels": 65_537}, {"first": -1}, {"colour": 1}]
+    "changed", [{"width": 0}, {"height": 513}, {"levels": 1}, {"levels": 65_537}, {"first": -1}, {"color": 1}]
 )
 def test_sizes_that_make_no_picture_are_refused(changed):
     with pytest.raises(ValidationError, match=next(iter(changed))):

@@ -375,11 +375,11 @@ def test_a_tokenizer_without_a_template(encode):
 @pytest.mark.parametrize(
     ("template", "said"),
     [
-        ("{{ raise_exception('roles must alternate') }}", "refuses it: roles must alternate. Change the messages"),
-        ("a\n{% for %}", r"refuses it: Expected an expression.* \(line 2 of the template\)"),
-        ("{{ messages[0].tools.name }}", "refuses it: 'dict object' has no attribute 'tools'"),
-        ("{{ 1 + 'a' }}", "refuses it: unsupported operand"),
-        ("{{ messages.append(1) }}", "refuses it: "),
+        ("{{ raise_exception('roles must alternate') }}", "error: roles must alternate. Change the messages"),
+        ("a\n{% for %}", r"raised an error: Expected an expression.* \(line 2 of the template\)"),
+        ("{{ messages[0].tools.name }}", "raised an error: 'dict object' has no attribute 'tools'"),
+        ("{{ 1 + 'a' }}", "raised an error: unsupported operand"),
+        ("{{ messages.append(1) }}", "raised an error: "),
         ("{# nothing #}", "renders it as an empty text"),
     ],
 )

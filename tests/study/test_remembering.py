@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from specdec_core.interface import ConfigError
-from specdec_core.study.report.summary import summarise
+from specdec_core.study.report.summary import summarize
 from specdec_core.study.report.tables import results_table
 from specdec_core.study.report.uneven import uneven_calls
 from specdec_core.study.report.verdict import fastest, verdict
@@ -44,7 +44,7 @@ def calls(result, run, task=0):
 
 
 def by_name(result):
-    return {one.name: one for one in summarise(result)}
+    return {one.name: one for one in summarize(result)}
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ from specdec_core.study.report.summary import (
     RunRequests,
     RunSpeed,
     RunSummary,
-    summarise,
+    summarize,
 )
 from specdec_core.study.report.tables import diagnoses, request_table, results_table
 from specdec_core.study.run.factory import load_target
@@ -80,7 +80,7 @@ def test_outputs_do_not_depend_on_the_batch_size(study):
 
 @pytest.fixture
 def summaries(result_of):
-    return summarise(result_of(STUDY, "batch_size=2"))
+    return summarize(result_of(STUDY, "batch_size=2"))
 
 
 def test_a_summary_follows_from_the_counts(summaries):
@@ -119,7 +119,7 @@ def test_a_summary_follows_from_the_counts(summaries):
 
 def test_speeds_are_those_of_the_runs_own_repeats(result_of):
     result = result_of(STUDY, "batch_size=2")
-    for summary in summarise(result):
+    for summary in summarize(result):
         own = [one.metrics for (_, run, _), one in result.repeats.items() if run == summary.name]
         speeds = [one.tokens / one.seconds for one in own]
         assert summary.speed.tokens_per_second == pytest.approx(sum(speeds) / 2), "the median of two"
@@ -131,7 +131,7 @@ def test_speeds_are_those_of_the_runs_own_repeats(result_of):
 
 def test_requests_have_figures_of_their_own(result_of, tmp_path):
     result = result_of(STUDY, "batch_size=2")
-    baseline, echo, _ = summarise(result)
+    baseline, echo, _ = summarize(result)
     outputs = first_outputs(result)
     each = [one.metrics for one in outputs[None, "echo-2"]]
     figures, percentiles = echo.requests.speculative_decoding, echo.requests.percentiles
@@ -158,7 +158,7 @@ def test_requests_have_figures_of_their_own(result_of, tmp_path):
 def test_the_acceptance_of_thinking_parts_is_apart(study, monkeypatch):
     monkeypatch.setattr(thinking, "MARKS", (("f", "d"),))  # one prompt opens a thinking part
     result = run_study(study(), Recorder())
-    baseline, echo, _ = summarise(result)
+    baseline, echo, _ = summarize(result)
     parts, whole = echo.requests.thinking, echo.requests.speculative_decoding
     assert parts["inside"]["num_spec_steps"] + parts["outside"]["num_spec_steps"] == whole["num_spec_steps"]
     assert 0 < parts["inside"]["num_spec_steps"] < whole["num_spec_steps"]
@@ -173,7 +173,7 @@ def test_deviation_is_that_of_a_sequence(result_of):
     result = result_of(STUDY, "batch_size=2")
     spent = sum(repeat.metrics.deviation for (_, run, _), repeat in result.repeats.items() if run == "lenient")
     assert spent > 0
-    assert summarise(result)[2].counts.deviation == pytest.approx(spent / (3 * 2))
+    assert summarize(result)[2].counts.deviation == pytest.approx(spent / (3 * 2))
 
 
 def test_results_are_written_as_promised(study, summaries, tmp_path):
@@ -266,7 +266,7 @@ def test_a_stopped_study_goes_on_where_it_was(study, tmp_path):
     recorder = Recorder()
     more = run_study(study(STUDY, "repeats=3"), recorder, output=output)
     assert recorder.resumed == [(9, 6)]
-    assert summarise(more)[0].repeats == 3
+    assert summarize(more)[0].repeats == 3
 
 
 def test_a_model_that_was_trained_again_is_another_study(study, model_folder, tmp_path):
@@ -305,16 +305,16 @@ def test_a_run_that_cannot_be_loaded_is_given_up_alone(study, drafter, reason):
     result = run_study(study(text, "batch_size=2", "repeats=1"), recorder)
     assert list(result.failed) == [(None, f"{drafter}-1")]
     assert reason in result.failed[None, f"{drafter}-1"]
-    summary = summarise(result)[-1]
+    summary = summarize(result)[-1]
     assert summary.error == result.failed[None, f"{drafter}-1"]
     assert (summary.repeats, summary.speed.speedup, summary.counts.alpha) == (0, None, None)
-    assert len(results_table(summarise(result)).rows) == 4
+    assert len(results_table(summarize(result)).rows) == 4
     assert len(result.repeats) == 3
 
 
 def test_a_drafter_that_breaks_in_mid_generation_is_reported(study):
     text = STUDY + "  - {{name: broken, drafter: {{name: echo, breaks: true}}, gamma: 2}}\n"
-    summary = summarise(run_study(study(text, "repeats=1"), Recorder()))[-1]
+    summary = summarize(run_study(study(text, "repeats=1"), Recorder()))[-1]
     assert summary.counts.tokens == 36
     assert summary.counts.alpha is None
     assert summary.expected.speedup_expected is None
@@ -325,7 +325,7 @@ def test_a_drafter_that_breaks_in_mid_generation_is_reported(study):
 def test_a_run_that_needs_no_second_step(study):
     # A draft as long as the text, of which all is kept: nothing is timed but steps with a prompt.
     text = STUDY + "  - {{name: whole, drafter: echo, gamma: 11, lenience: 1.0e-30}}\n"
-    summary = summarise(run_study(study(text, "repeats=1"), Recorder()))[-1]
+    summary = summarize(run_study(study(text, "repeats=1"), Recorder()))[-1]
     assert (summary.counts.target_calls, summary.counts.steps_by_length, summary.speed.c) == (3, (), None)
     assert (summary.expected.gamma_best, summary.expected.speedup_by_gamma) == (None, ())
     assert "too few steps were timed" in summary.expected.diagnosis
@@ -427,11 +427,11 @@ def test_a_failed_run_prolongs_nothing(study, clock):
 
 def test_speedups_are_those_of_the_same_repeat(study, clock):
     clock(lambda drafts, repeat: (1.0, 1.0, 5.0, 2.0)[repeat] * (0.5 if drafts else 1.0))
-    baseline, echo, _ = summarise(run_study(study(STUDY, "repeats=3", "batch_size=3"), Recorder()))
+    baseline, echo, _ = summarize(run_study(study(STUDY, "repeats=3", "batch_size=3"), Recorder()))
     assert (echo.speed.speedup_min, echo.speed.speedup, echo.speed.speedup_max) == (2.0, 2.0, 2.0)
     assert (echo.speed.speedup_low, echo.speed.speedup_high) == (2.0, 2.0)
     assert baseline.speed.tokens_per_second_min < baseline.speed.tokens_per_second_max
     assert echo.speed.speedup_bound == echo.counts.block_efficiency
     clock(lambda drafts, repeat: 1.0)
-    once = summarise(run_study(study(STUDY, "repeats=1", "batch_size=3"), Recorder()))[1]
+    once = summarize(run_study(study(STUDY, "repeats=1", "batch_size=3"), Recorder()))[1]
     assert (once.speed.speedup_low, once.speed.speedup_high) == (None, None)

@@ -13,7 +13,7 @@ from specdec_core.interface import ConfigError
 from specdec_core.interface.errors import PromptError
 from specdec_core.study.report.layout import for_terminal
 from specdec_core.study.report.result_files import first_outputs, output_lines
-from specdec_core.study.report.summary import summarise
+from specdec_core.study.report.summary import summarize
 from specdec_core.study.report.tables import by_task, departures, quality_table, results_table
 from specdec_core.study.run import prepared, targets, worker
 from specdec_core.study.run.repeats import Repeats
@@ -127,7 +127,7 @@ def test_prompts_of_all_tasks_are_checked_before_the_first_takes_time(study):
 
 
 def test_each_task_has_its_own_baseline(result_of):
-    summaries = summarise(result_of())
+    summaries = summarize(result_of())
     groups = by_task(summaries)
     assert [[one.name for one in group] for group in groups] == [
         ["baseline", "echo-2"],
@@ -144,7 +144,7 @@ def test_each_task_has_its_own_baseline(result_of):
 
 def test_what_was_written_is_scored_and_compared(result_of):
     result = result_of()
-    short, cold, warm = by_task(summarise(result))
+    short, cold, warm = by_task(summarize(result))
     assert short[1].quality["references"] == 2
     assert short[1].quality["exact"] == 1.0
     assert short[1].quality["bleu"] == short[0].quality["bleu"]
@@ -175,7 +175,7 @@ def test_what_was_written_is_scored_and_compared(result_of):
 
 
 def test_plain_sampling_is_not_tested_against_itself(study):
-    short, *_ = by_task(summarise(run_study(study(STUDY, "tasks.short.sampling={temperature: 1}"), Recorder())))
+    short, *_ = by_task(summarize(run_study(study(STUDY, "tasks.short.sampling={temperature: 1}"), Recorder())))
     assert short[0].quality["differences"] == {}
     assert short[0].quality["exact"] == 1.0
     assert set(short[1].quality["differences"]) >= {"chrf"}
@@ -189,7 +189,7 @@ def test_an_argmax_run_that_departs_from_plain_decoding_is_told(study):
     other = (*first.tokens[:2], (first.tokens[2] + 1) % 7, *first.tokens[3:])
     changed = {**result.repeats, key: type(repeat)(*key[:2], 2, repeat.metrics, (), (type(first)(other, "x"),))}
     result = type(result)(result.study, Repeats(changed.values()), result.failed, result.provenance)
-    (short, *_) = by_task(summarise(result))
+    (short, *_) = by_task(summarize(result))
     assert short[1].quality["exact"] == 0.5
     (line,) = departures(short)
     assert line.startswith("echo-2: 50% of its outputs differ from the baseline, first at token 3 of prompt 1.")
@@ -232,7 +232,7 @@ def shown(*tables):
 def test_names_are_no_patterns_and_no_markup(result_of):
     result = result_of(ODD)
     assert [len(task.runs) for task in result.study.tasks] == [3, 3, 2], "only * stands for another text"
-    summaries = summarise(result)
+    summaries = summarize(result)
     odd = by_task(summaries)[0]
     note = "pip install 'specdec-core[eval]'"
     noted = [replace(one, quality={**one.quality, "note": note}) for one in odd]
@@ -247,7 +247,7 @@ def test_names_are_no_patterns_and_no_markup(result_of):
     [(0.999, "<1%", ">99%"), (0.99, "1%", "99%"), (0.001, ">99%", "<1%"), (0, "100%", "0%")],
 )
 def test_nearly_all_is_not_said_to_be_all(result_of, exact, told, cell):
-    baseline, run = by_task(summarise(result_of(ODD)))[2]
+    baseline, run = by_task(summarize(result_of(ODD)))[2]
     run = replace(run, quality={**run.quality, "exact": exact, "first_difference": (0, 0)})
     assert departures([baseline, run])[0].startswith(f"echo-1: {told} of its outputs")
     table = quality_table([baseline, run])
@@ -259,7 +259,7 @@ def test_a_lenience_that_is_lossless_is_told_where_it_departs(study, site):
     site.install("specdec-others", "other_plugin", OTHERS)
     text = ODD.replace("gamma: 1}}", "gamma: 1, lenience: {{name: never, allowed: ALLOWED}}}}")
     for allowed, count in ((0, 1), (1, 0)):
-        baseline, run = by_task(summarise(run_study(study(text.replace("ALLOWED", str(allowed))), Recorder())))[2]
+        baseline, run = by_task(summarize(run_study(study(text.replace("ALLOWED", str(allowed))), Recorder())))[2]
         run = replace(run, quality={**run.quality, "exact": 0.5, "first_difference": (0, 0)})
         assert run.lossless == (allowed == 0)
         assert run.lenience == "never"
@@ -361,7 +361,7 @@ def test_tasks_may_differ_in_their_target_and_a_run_may_fail_in_one(study, site)
         ("small", run, 1) for run in ("baseline", "picky", "kept-2")
     }
     assert max(tokens["large", "baseline", 1]) > 8 >= max(tokens["small", "baseline", 1]), "small knows nine words"
-    large, small = by_task(summarise(result))
+    large, small = by_task(summarize(result))
     assert large[1].error
     assert large[1].quality is None
     assert small[1].error is None
@@ -388,6 +388,6 @@ def test_each_task_says_where_its_target_computed(study, monkeypatch):
     for module in (targets, prepared):
         monkeypatch.setattr(module, "describe_hardware", shown)
     result = run_study(study(TWO_TARGETS.replace("picky", "echo").replace("kept", "echo")), Recorder())
-    large, small = by_task(summarise(result))
+    large, small = by_task(summarize(result))
     assert {one.device for one in large} == {"device 1"}
     assert {one.device for one in small} == {"device 2"}

@@ -82,7 +82,7 @@ class SecondQuietly(Second):
         return replace(super().greedy(*given), deviation=None)
 
 
-class Neighbours(Correct):
+class Neighbors(Correct):
     """A row accepts what the row before it does."""
 
     def sample(self, *given):
@@ -115,7 +115,7 @@ class Reseeds(Correct):
 
 
 class TakesMore(Correct):
-    """Algorithm 1, replayed as if everything that q favours were accepted."""
+    """Algorithm 1, replayed as if everything that q favors were accepted."""
 
     def acceptance_given_text(self, ratio, least):
         return (ratio >= 1).astype(float)
@@ -133,7 +133,7 @@ DEFECTS = [
     (Quiet, LossyConfig, "deviation-declared"),
     (Second, TokenRuleConfig, "lossless-greedy"),
     (SecondQuietly, LossyConfig, "deviation-greedy"),
-    (Neighbours, TokenRuleConfig, "rows-independent"),
+    (Neighbors, TokenRuleConfig, "rows-independent"),
     (Dice, TokenRuleConfig, "deterministic"),
     (InPlace, TokenRuleConfig, "inputs-unchanged"),
     (Reseeds, TokenRuleConfig, "global-state-unchanged"),

@@ -63,14 +63,14 @@ def test_the_numbers_for_argmax_lenience():
 
 
 def test_the_factors_of_appendix_a_5_do_not_follow_from_table_5():
-    """At no gamma, not even where rounding of the printed alpha and c is in their favour."""
+    """At no gamma, not even where rounding of the printed alpha and c is in their favor."""
     small = next(row for row in paper.TABLE_5 if row.drafter == "T5-small")
     assert small.alphas == (0.62, 0.71, 0.76, 0.84)
     assert small.factors == (2.5, 3.1, 3.6, 5.0)
     best = [walltime_improvement(a, optimal_gamma(a, 0.015), 0.015) for a in small.alphas]
     assert [round(factor, 1) for factor in best] == [2.3, 2.9, 3.4, 4.8]
-    favoured = [walltime_improvement(a + 0.005, optimal_gamma(a + 0.005, 0.0145), 0.0145) for a in small.alphas]
-    assert [round(factor, 1) for factor in favoured] == [2.4, 3.0, 3.5, 4.9]
+    favored = [walltime_improvement(a + 0.005, optimal_gamma(a + 0.005, 0.0145), 0.0145) for a in small.alphas]
+    assert [round(factor, 1) for factor in favored] == [2.4, 3.0, 3.5, 4.9]
 
 
 def test_table_5_has_an_alpha_for_every_lenience():

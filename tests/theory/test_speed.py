@@ -48,7 +48,7 @@ def test_limits_of_alpha():
     assert operations_increase(1, 4, 0) == 1
 
 
-def test_a_mean_gamma_lies_between_its_neighbours():
+def test_a_mean_gamma_lies_between_its_neighbors():
     assert expected_tokens(0.7, 2) < expected_tokens(0.7, 2.5) < expected_tokens(0.7, 3)
 
 

@@ -100,7 +100,7 @@ def test_a_lenience_too_small_for_float32_counts_as_the_smallest():
         torch.testing.assert_close(cost, torch.tensor([expected]))
 
 
-def test_greedy_lenience_compares_before_standardisation():
+def test_greedy_lenience_compares_before_standardization():
     scores = torch.log(torch.tensor([[[0.5, 0.3, 0.2], [0.5, 0.3, 0.2]]])).repeat(3, 1, 1)
     tokens = torch.tensor([[1, 2], [1, 2], [0, 1]])
     granted = within_greedy_lenience(scores, tokens, torch.tensor([0.6 - 1e-6, 0.3, 1.0]))

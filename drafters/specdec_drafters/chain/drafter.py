@@ -138,7 +138,7 @@ class _ChainSession(DraftSession):
     def _merge(self, proposals: Mapping[int, Proposal]) -> Proposal:
         used = sorted({source for source in self._source if source is not None})
         if len(used) == 1:
-            return proposals[used[0]]  # the same object, so that the core recognises its own samples
+            return proposals[used[0]]  # the same object, so that the core recognizes its own samples
         rows = {index: tuple(row for row, source in enumerate(self._source) if source == index) for index in used}
         parts = {rows[index]: proposals[index] for index in used}
         return combine(parts, len(self._source), self._vocab_size, self._device)

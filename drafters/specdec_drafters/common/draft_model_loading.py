@@ -65,7 +65,7 @@ def compiled_like(target: LoadedModel, model: LoadedModel) -> LoadedModel:
 
 
 def check_vocabulary(target: TargetInfo, drafter: LoadedModel, name: str = "transformer") -> None:
-    """Refuse a draft model whose token ids mean other tokens than the target's.
+    """Reject a draft model whose token ids mean other tokens than the target's.
 
     If both tokenizers are available, every entry is compared; the models may then pad their logits to different
     sizes. Otherwise the numbers of logits must be equal; a mask token that the draft model adds does not count.

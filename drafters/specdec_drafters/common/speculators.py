@@ -175,7 +175,7 @@ def open_checkpoint(
 
 
 def _check_fingerprint(config: SpeculatorConfig, model: str, target: TargetInfo, drafter: str) -> None:
-    """Refuse a head that `specdec train` made for another target. Heads of others do not say what theirs was.
+    """Reject a head that `specdec train` made for another target. Heads of others do not say what theirs was.
 
     Raises:
         ModelError: It was trained for another target.

@@ -121,7 +121,7 @@ class WeightsFormat(Generic[C]):
         return tensors, card
 
     def check_target(self, card: C, features: TargetFeatures | None, path: Path, drafter: str) -> None:
-        """Refuse weights that were trained for another target.
+        """Reject weights that were trained for another target.
 
         Args:
             card: Their header.

@@ -45,8 +45,8 @@ class HeadShape:
         target_size: Size of a hidden state of the target.
         states: Number of the target's layers that it reads.
         norm_before_residual: Whether the residual connection starts after the norm of the state.
-        norm_before_fc: Whether the concatenated states are normalised.
-        fc_norm: Whether each state is normalised.
+        norm_before_fc: Whether the concatenated states are normalized.
+        fc_norm: Whether each state is normalized.
         norm_output: Whether the state carried to the next token is the one after the final norm.
         mask_token_id: The mask token of a head that drafts all tokens in one pass (P-EAGLE); None for one that
             drafts token by token.

@@ -115,7 +115,7 @@ def unrolled_loss(
         reading: What the target says.
         count: Length of the drafts.
         decay: Weight of a depth, relative to the one before.
-        share: Share of total variation; see `training.losses.distillation`. Both p and q are normalised over the
+        share: Share of total variation; see `training.losses.distillation`. Both p and q are normalized over the
             draft vocabulary.
         temperature: Temperature of both.
     """

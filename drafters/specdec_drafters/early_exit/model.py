@@ -26,7 +26,7 @@ class ExitHead(nn.Module):
 
     Args:
         head: The target's output embedding, a linear layer.
-        translator: `[D, D]`, applied to the normalised hidden states of an early layer.
+        translator: `[D, D]`, applied to the normalized hidden states of an early layer.
 
     References:
         The translators of the tuned lens (Belrose et al. 2023, arXiv 2303.08112), here after the final norm.
@@ -44,7 +44,7 @@ class ExitHead(nn.Module):
         return weight
 
     def forward(self, states: Tensor) -> Tensor:
-        """Return logits `[..., V]` from normalised states `[..., D]`."""
+        """Return logits `[..., V]` from normalized states `[..., D]`."""
         logits: Tensor = self.head(nn.functional.linear(states, self.translator))
         return logits
 

@@ -35,7 +35,7 @@ LEARNING_RATE = 4e-3
 class EarlyExitTrainer(WeightsTrainer["Distillation"]):
     """Trains exits for the early-exit drafter, and keeps the best. The target is frozen.
 
-    An exit is a linear map of the normalised states after some layers, in front of the target's head. It starts as
+    An exit is a linear map of the normalized states after some layers, in front of the target's head. It starts as
     the identity, that is, as the untrained exit.
 
     References:

@@ -34,7 +34,7 @@ class HeadsDrafter(Drafter):
 
     After x_1 ... x_n the target has read all tokens but x_n, and its last hidden state h is the one x_n was
     sampled from. Head i predicts x_(n+i) from h and, if trained that way, from x_n. No head sees the tokens of the
-    others, so all are computed together. q_i, standardised by the core, is still exactly the distribution that the
+    others, so all are computed together. q_i, standardized by the core, is still exactly the distribution that the
     i-th token was sampled from, which is all Algorithm 1 requires. In a tree, head i draws
     all nodes at depth i.
 

@@ -49,7 +49,7 @@ class Heads(nn.Module):
 
     Head i turns h into `|h| (n(h) + f_i([n(h); n(e)]))` with n(h) = h / |h| and |h| the root mean square of h, so
     the same learning rate suits every target: f_i is one feed-forward layer of width H, e the target's embedding
-    of the last committed token. The last layer is initialised to zero, so each head starts as the target's own
+    of the last committed token. The last layer is initialized to zero, so each head starts as the target's own
     output.
 
     Args:
@@ -60,7 +60,7 @@ class Heads(nn.Module):
         Stern, Shazeer and Uszkoreit 2018, sections 4 and 6 (arXiv 1811.03115): one layer of k times the width
         for all heads, a residual connection from the input to each, the original projection after it. Their
         p_1 is the target itself, so head i here is their p_(i+1). Differences: the heads may read the last token,
-        which the hidden state it was sampled from does not determine; the input is normalised; and the activation
+        which the hidden state it was sampled from does not determine; the input is normalized; and the activation
         is SiLU, which did slightly better than ReLU.
     """
 

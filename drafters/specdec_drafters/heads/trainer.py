@@ -209,7 +209,7 @@ class Distillation(TargetDistillation):
 def _views(heads: Heads) -> Iterator[tuple[str, Tensor]]:
     """Yield the weights by name, with one matrix per head.
 
-    They share memory with the stacked weights. The optimiser treats a matrix as a whole, and the matrices of
+    They share memory with the stacked weights. The optimizer treats a matrix as a whole, and the matrices of
     different heads are independent.
     """
     for name, weight in heads.named_parameters():

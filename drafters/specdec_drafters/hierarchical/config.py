@@ -39,7 +39,7 @@ class HierarchicalConfig(DrafterConfig, ModelSettings):
 
     @model_validator(mode="after")
     def _check_levels(self) -> HierarchicalConfig:
-        if self.model is not None and _normalised(self.model) in map(_normalised, _models_in(self)):
+        if self.model is not None and _normalized(self.model) in map(_normalized, _models_in(self)):
             raise ValueError(
                 f"{self.model!r} appears again below itself; each level drafts for the one above it and must be "
                 "cheaper: name a smaller model there"
@@ -47,7 +47,7 @@ class HierarchicalConfig(DrafterConfig, ModelSettings):
         return self
 
 
-def _normalised(model: str) -> str:
+def _normalized(model: str) -> str:
     """Return the name of a model in one spelling: the same for equivalent spellings of a path."""
     return os.path.normpath(os.path.expanduser(model))  # noqa: PTH111  (leaves the home of an unknown user as it is)
 

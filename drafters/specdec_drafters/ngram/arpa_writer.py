@@ -78,7 +78,7 @@ def _lines(levels: Sequence[Level], order: int, entries: NDArray[np.int64], name
     columns.extend(names[column].tolist() for column in _spell(levels[:order], entries))
     if not is_last:
         columns.append(_decimal(level.log_backoff[entries]))
-    # Nine digits tell every float32 from its neighbours.
+    # Nine digits tell every float32 from its neighbors.
     line = "%.9g\t" + " ".join(["%s"] * order) + ("\n" if is_last else "\t%.9g\n")
     return (line * len(entries)) % tuple(chain.from_iterable(zip(*columns, strict=True)))
 

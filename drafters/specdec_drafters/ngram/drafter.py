@@ -27,8 +27,8 @@ class NgramDrafter(Drafter):
     """Drafts from an n-gram model with back-off; order 1 is a unigram, order 2 a bigram.
 
     The core gets the log-probabilities of a bounded number of tokens, never a row of V, and applies temperature,
-    top-k and the other settings as it does to the target. q is what the core draws from: the model renormalised
-    over these tokens. For trees, it is renormalised over the vocabulary.
+    top-k and the other settings as it does to the target. q is what the core draws from: the model renormalized
+    over these tokens. For trees, it is renormalized over the vocabulary.
 
     References:
         Sections 3.6 and 4.1 of arXiv 2211.17192 (n-gram models as negligible-cost drafters, Table 2).

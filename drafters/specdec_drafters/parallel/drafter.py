@@ -18,7 +18,7 @@ class ParallelDrafter(ModelDrafter):
 
     After x_1 ... x_n the model reads the tokens that it has not cached yet, and K - 1 mask tokens behind them. Its
     logits at x_n predict the first token of the draft, those at mask i the token after that position. q of a token
-    is the distribution at its position, standardised by the core. It depends on the committed text alone, not on
+    is the distribution at its position, standardized by the core. It depends on the committed text alone, not on
     the other tokens of the draft, and not on how many masks follow. In a tree, all nodes at a depth are drawn at
     one position.
 

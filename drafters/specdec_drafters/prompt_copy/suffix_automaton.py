@@ -25,7 +25,7 @@ _ROOT, _NONE = 0, -1
 class SuffixAutomaton(ABC):
     """The substrings of one sequence, and its longest suffix that occurred before.
 
-    Adding a token takes amortised constant time plus one visit to each state with a suffix of at most `longest`
+    Adding a token takes amortized constant time plus one visit to each state with a suffix of at most `longest`
     tokens: a few in most sequences, `longest` in a run of one token. Memory is linear in the sequence.
 
     Why the notes are exact: each token visits the states of all suffixes of at most `longest` tokens. The

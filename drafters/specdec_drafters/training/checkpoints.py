@@ -1,6 +1,6 @@
 """The folder of an unfinished training run: its checkpoints, data and learning curve.
 
-It is beside the output, named `OUTPUT.training`. A checkpoint is one safetensors file: weights, optimiser state
+It is beside the output, named `OUTPUT.training`. A checkpoint is one safetensors file: weights, optimizer state
 and random state as tensors, everything else as JSON in the header.
 """
 
@@ -22,7 +22,7 @@ from torch.optim import Optimizer
 
 from specdec_core.interface import ConfigError
 from specdec_core.interface.files import writing_file
-from specdec_drafters.training.optimisers import flatten, restore
+from specdec_drafters.training.optimizers import flatten, restore
 from specdec_drafters.training.rows import Rows
 from specdec_drafters.training.sources import TrainingData
 
@@ -103,16 +103,16 @@ class TrainingFolder:
             shutil.rmtree(self.path)
 
     def save(
-        self, parameters: Mapping[str, Tensor], optimisers: Sequence[Optimizer], state: TrainingState
+        self, parameters: Mapping[str, Tensor], optimizers: Sequence[Optimizer], state: TrainingState
     ) -> None:
         """Write a checkpoint atomically and keep the previous one.
 
         Raises:
             ConfigError: The file cannot be written.
         """
-        states, numbers = flatten(optimisers)
+        states, numbers = flatten(optimizers)
         tensors = {f"weight.{name}": weight for name, weight in parameters.items()}
-        tensors |= {f"optimiser.{name}": one for name, one in states.items()}
+        tensors |= {f"optimizer.{name}": one for name, one in states.items()}
         tensors["random.cpu"] = torch.get_rng_state()
         device = _device(parameters)
         if device.type == "cuda":
@@ -123,7 +123,7 @@ class TrainingFolder:
             if self._checkpoint.is_file():
                 self._checkpoint.replace(self._previous)
 
-    def load(self, parameters: Mapping[str, Tensor], optimisers: Sequence[Optimizer]) -> TrainingState:
+    def load(self, parameters: Mapping[str, Tensor], optimizers: Sequence[Optimizer]) -> TrainingState:
         """Load the last checkpoint, in place.
 
         Raises:
@@ -143,13 +143,13 @@ class TrainingFolder:
         with torch.no_grad():
             for name, weight in parameters.items():
                 weight.copy_(saved[name])
-        prefix = "optimiser."
+        prefix = "optimizer."
         states = {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}
         try:
-            restore(optimisers, states, header["numbers"])
+            restore(optimizers, states, header["numbers"])
         except (ValueError, KeyError) as error:
             raise ConfigError(
-                f"checkpoint {path} has another optimiser state (another torch version?): {error}. {_ANEW}"
+                f"checkpoint {path} has another optimizer state (another torch version?): {error}. {_ANEW}"
             ) from error
         try:
             torch.set_rng_state(tensors["random.cpu"])

@@ -77,11 +77,11 @@ def _draw(points: list[dict[str, float]], path: Path) -> None:
     trained = [point for point in points if "loss" in point]
     above.plot([point["tokens"] for point in trained], [point["loss"] for point in trained], color="C1")
     above.set_ylabel("loss")
-    for name, label, colour in (("alpha", "alpha", "C0"), ("greedy_alpha", "greedy alpha", "C2")):
+    for name, label, color in (("alpha", "alpha", "C0"), ("greedy_alpha", "greedy alpha", "C2")):
         there = [point for point in points if name in point]
         x, y = [point["tokens"] for point in there], [point[name] for point in there]
         errors = [point.get(f"{name}_error", 0.0) for point in there]
-        below.errorbar(x, y, errors, label=label, color=colour, marker="o", markersize=3)
+        below.errorbar(x, y, errors, label=label, color=color, marker="o", markersize=3)
     below.set(xlabel="tokens trained on", ylabel="held out", ylim=(0, 1))
     below.legend()
     figure.savefig(path)

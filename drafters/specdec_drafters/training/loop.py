@@ -18,7 +18,7 @@ from specdec_core.interface.errors import NumericsError
 from specdec_drafters.training.checkpoints import TrainingFolder, TrainingState
 from specdec_drafters.training.config import TrainingConfig
 from specdec_drafters.training.curve import Curve
-from specdec_drafters.training.optimisers import learning_rate_share, make_optimisers
+from specdec_drafters.training.optimizers import learning_rate_share, make_optimizers
 
 MAX_GRADIENT_NORM = 1.0
 """Gradients are clipped to this norm."""
@@ -116,7 +116,7 @@ class _Loop:
         self._rate = learning_rate
         self._folder = folder
         self._progress = progress
-        self._optimisers = make_optimisers(objective.parameters, learning_rate, objective.embedding_names)
+        self._optimizers = make_optimizers(objective.parameters, learning_rate, objective.embedding_names)
         self.state = TrainingState()
         self.curve = Curve(folder.curve, progress)
         self._began = self._saved = 0.0
@@ -125,7 +125,7 @@ class _Loop:
     def start(self) -> None:
         """Load the checkpoint, or evaluate before the first step of a new run."""
         if self._config.resume:
-            self.state = self._folder.load(self._objective.parameters, self._optimisers)
+            self.state = self._folder.load(self._objective.parameters, self._optimizers)
             self._saved_step = self.state.step
             self.curve.resume(self.state.step)
         else:
@@ -170,11 +170,11 @@ class _Loop:
     def _update(self, rate: float) -> None:
         parameters = list(self._objective.parameters.values())
         torch.nn.utils.clip_grad_norm_(parameters, MAX_GRADIENT_NORM)
-        for optimiser in self._optimisers:
-            for group in optimiser.param_groups:
+        for optimizer in self._optimizers:
+            for group in optimizer.param_groups:
                 group["lr"] = rate
-            optimiser.step()
-            optimiser.zero_grad()
+            optimizer.step()
+            optimizer.zero_grad()
 
     def _tell(self, result: StepResult) -> None:
         state = self.state
@@ -198,7 +198,7 @@ class _Loop:
     def save(self) -> None:
         """Write a checkpoint unless there is one of this step, so that the previous one is from another step."""
         if self._saved_step != self.state.step:
-            self._folder.save(self._objective.parameters, self._optimisers, self.state)
+            self._folder.save(self._objective.parameters, self._optimizers, self.state)
         self._saved, self._saved_step = monotonic(), self.state.step
 
 

@@ -287,7 +287,7 @@ def _read_ids(config: TrainingConfig, target: LoadedModel, progress: Progress) -
 
 
 def _split(rows: Rows) -> tuple[Rows, Rows]:
-    """Return the rows to train on and the held-out ones, the last: neighbours are too similar."""
+    """Return the rows to train on and the held-out ones, the last: neighbors are too similar."""
     split = len(rows) - max(1, len(rows) // HELD_OUT_SHARE)
     return rows.take(slice(split)), rows.take(slice(split, None))
 

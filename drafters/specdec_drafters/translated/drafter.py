@@ -47,7 +47,7 @@ class TranslatedDrafter(CompositeDrafter):
     that changes tokens that the drafter has read, it is rolled back to those before.
 
     `tli` (token-level intersection) draws each draft token among the tokens that both vocabularies hold, from the
-    drafter's distribution restricted to them and renormalised. That is q: sampling is exact at any temperature.
+    drafter's distribution restricted to them and renormalized. That is q: sampling is exact at any temperature.
     `slem` (string-level exact match) has the drafter draft its most probable tokens; their text, split by the
     target's tokenizer, is the draft, and its q is a point mass.
 

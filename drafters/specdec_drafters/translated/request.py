@@ -48,7 +48,7 @@ class SharedTokenRequest:
         return self.budget
 
     def branch(self, logits: Tensor) -> Branches:  # noqa: ARG002
-        """Refuse: drafts that are translated are lines."""
+        """Raise an error: drafts that are translated are lines."""
         raise PluginError("branch() was called although `tree` is None: a line was asked for; use sample().")
 
     def sample(self, logits: Tensor) -> Tensor:

@@ -113,7 +113,7 @@ def spelling_of(tokenizer: Any, size: int, whose: str) -> Spelling:
     if not kinds <= _UNDERSTOOD:
         raise ModelError(
             f"drafter 'translated': {whose} tokenizer decodes with {', '.join(sorted(kinds - _UNDERSTOOD))}, so "
-            "that the text of a token depends on its neighbours. Byte-level tokenizers (GPT-2, Llama 3, Qwen) and "
+            "that the text of a token depends on its neighbors. Byte-level tokenizers (GPT-2, Llama 3, Qwen) and "
             "those of SentencePiece (T5, Llama 2, Gemma) can be translated."
         )
     special = set(tokenizer.all_special_ids)

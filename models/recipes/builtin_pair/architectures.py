@@ -44,7 +44,7 @@ SHAPES = {
 
 
 def new_model(role: str, seed: int) -> LlamaForCausalLM:
-    """Return the untrained target or drafter, initialised from `seed`."""
+    """Return the untrained target or drafter, initialized from `seed`."""
     torch.manual_seed(seed)
     config = LlamaConfig(
         vocab_size=VOCABULARY_SIZE,

@@ -27,7 +27,7 @@ from recipes.builtin_pair.train import (
     add_arguments,
     learning_rate_share,
     load,
-    make_optimisers,
+    make_optimizers,
     save,
     update,
 )
@@ -144,9 +144,9 @@ def distil(arguments: argparse.Namespace) -> None:
     """Train until the time is up, in each of the processes."""
     sources = open_sources(arguments.work)
     model = new_model(arguments.model, arguments.seed).train()
-    optimisers = make_optimisers(model, arguments.learning_rate)
+    optimizers = make_optimizers(model, arguments.learning_rate)
     checkpoint = arguments.work / f"{arguments.name or arguments.model}.pt"
-    progress = load(checkpoint, model, optimisers) if arguments.resume else Progress()
+    progress = load(checkpoint, model, optimizers) if arguments.resume else Progress()
     if is_first():
         print(f"{count_parameters(model)} parameters", flush=True)
 
@@ -162,7 +162,7 @@ def distil(arguments: argparse.Namespace) -> None:
         # The time is averaged too, so that all processes agree on the learning rate and the end.
         numbers = [kl, tv, time.monotonic() - began]
         kl, tv, progress.seconds = average_gradients(model, numbers)
-        update(model, optimisers, arguments.learning_rate * learning_rate_share(done))
+        update(model, optimizers, arguments.learning_rate * learning_rate_share(done))
         progress.step += 1
         progress.tokens += source.batch_rows() * (source.rows.shape[1] - 1)
         tv_means[source.name] += 0.1 * (tv - tv_means[source.name])
@@ -171,7 +171,7 @@ def distil(arguments: argparse.Namespace) -> None:
         if progress.seconds - saved > 60.0 * arguments.save_minutes or progress.seconds >= budget:
             saved = progress.seconds
             if is_first():
-                save(checkpoint, model, optimisers, progress)
+                save(checkpoint, model, optimizers, progress)
 
 
 def main() -> None:

@@ -1,7 +1,7 @@
 """Train with one process per core, each with one thread and its share of every batch.
 
 Threads within an operation wait for each other thousands of times per step, which is slow if other programs use
-the cores. Processes synchronise once per step, to average their gradients.
+the cores. Processes synchronize once per step, to average their gradients.
 """
 
 from __future__ import annotations

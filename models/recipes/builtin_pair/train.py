@@ -31,7 +31,7 @@ WARM_UP, FALL = 0.02, 0.5  # shares of the whole run
 
 @dataclass
 class Progress:
-    """Training progress, stored in a checkpoint with weights and optimisers."""
+    """Training progress, stored in a checkpoint with weights and optimizers."""
 
     step: int = 0
     tokens: int = 0
@@ -60,7 +60,7 @@ def batch_at(stream: np.ndarray, step: int, size: int, seed: int) -> torch.Tenso
     return torch.from_numpy(rows.astype(np.int64))
 
 
-def make_optimisers(model: LlamaForCausalLM, peak: float) -> list[torch.optim.Optimizer]:
+def make_optimizers(model: LlamaForCausalLM, peak: float) -> list[torch.optim.Optimizer]:
     """Return Muon for the matrices inside the layers and AdamW for embedding and norms.
 
     In one-minute trials, Muon reached a held-out loss of 5.7 and AdamW alone 6.8; an hour on a CPU is short enough
@@ -94,14 +94,14 @@ def held_out_loss(model: LlamaForCausalLM, stream: np.ndarray, limit: int = 16) 
 def save(
     path: Path,
     model: torch.nn.Module,
-    optimisers: list[torch.optim.Optimizer],
+    optimizers: list[torch.optim.Optimizer],
     progress: Progress,
 ) -> None:
     """Write a checkpoint atomically. It holds everything that a resumed run needs."""
     temporary = path.with_suffix(".new")
     state = {
         "model": model.state_dict(),
-        "optimisers": [optimiser.state_dict() for optimiser in optimisers],
+        "optimizers": [optimizer.state_dict() for optimizer in optimizers],
         "rng": torch.get_rng_state(),
         "progress": vars(progress),
     }
@@ -109,27 +109,27 @@ def save(
     temporary.rename(path)
 
 
-def load(path: Path, model: torch.nn.Module, optimisers: list[torch.optim.Optimizer]) -> Progress:
+def load(path: Path, model: torch.nn.Module, optimizers: list[torch.optim.Optimizer]) -> Progress:
     """Restore a checkpoint in place and return its progress."""
     state = torch.load(path, weights_only=True)
     model.load_state_dict(state["model"])
-    for optimiser, saved in zip(optimisers, state["optimisers"], strict=True):
-        optimiser.load_state_dict(saved)
+    for optimizer, saved in zip(optimizers, state["optimizers"], strict=True):
+        optimizer.load_state_dict(saved)
     torch.set_rng_state(state["rng"])
     return Progress(**state["progress"])
 
 
-def update(model: torch.nn.Module, optimisers: list[torch.optim.Optimizer], rate: float) -> None:
-    """Clip the gradients, step the optimisers at a learning rate, and clear the gradients.
+def update(model: torch.nn.Module, optimizers: list[torch.optim.Optimizer], rate: float) -> None:
+    """Clip the gradients, step the optimizers at a learning rate, and clear the gradients.
 
     A parameter group with a `factor` uses that times the rate.
     """
     torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-    for optimiser in optimisers:
-        for group in optimiser.param_groups:
+    for optimizer in optimizers:
+        for group in optimizer.param_groups:
             group["lr"] = rate * group.get("factor", 1.0)
-        optimiser.step()
-        optimiser.zero_grad()
+        optimizer.step()
+        optimizer.zero_grad()
 
 
 def report(progress: Progress, loss: float, share: float) -> None:
@@ -146,9 +146,9 @@ def train(arguments: argparse.Namespace) -> None:
     """Train until the time is up, in each of the processes."""
     stream, held_out = (np.load(arguments.work / f"{name}.npy") for name in ("train", "held_out"))
     model = new_model(arguments.model, arguments.seed).train()
-    optimisers = make_optimisers(model, arguments.learning_rate)
+    optimizers = make_optimizers(model, arguments.learning_rate)
     checkpoint = arguments.work / f"{arguments.name or arguments.model}.pt"
-    progress = load(checkpoint, model, optimisers) if arguments.resume else Progress()
+    progress = load(checkpoint, model, optimizers) if arguments.resume else Progress()
     if is_first():
         print(f"{count_parameters(model)} parameters, {len(stream)} tokens of text", flush=True)
 
@@ -162,7 +162,7 @@ def train(arguments: argparse.Namespace) -> None:
         # The time is averaged too, so that all processes agree on the learning rate and the end.
         elapsed = time.monotonic() - began
         mean_loss, progress.seconds = average_gradients(model, [loss.item(), elapsed])
-        update(model, optimisers, arguments.learning_rate * share)
+        update(model, optimizers, arguments.learning_rate * share)
         progress.step += 1
         progress.tokens += rows[:, 1:].numel()
         done = progress.seconds >= budget
@@ -171,7 +171,7 @@ def train(arguments: argparse.Namespace) -> None:
         if progress.seconds - saved > 60.0 * arguments.save_minutes or done:
             saved = progress.seconds
             if is_first():
-                save(checkpoint, model, optimisers, progress)
+                save(checkpoint, model, optimizers, progress)
                 value = held_out_loss(model, held_out)
                 print(f"held-out loss {value:.4f}, perplexity {math.exp(value):.2f}", flush=True)
 

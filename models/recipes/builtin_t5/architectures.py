@@ -43,9 +43,9 @@ SHAPES = {"target": TARGET, "drafter": {**TARGET, "num_decoder_layers": 1}}
 
 
 def new_model(role: str, seed: int, dropout: float = 0.0) -> T5ForConditionalGeneration:
-    """Return the untrained target or drafter, initialised from `seed` as transformers does.
+    """Return the untrained target or drafter, initialized from `seed` as transformers does.
 
-    Except for an untied output embedding, which is initialised to the scale of a tied one. With the default,
+    Except for an untied output embedding, which is initialized to the scale of a tied one. With the default,
     sixteen times as large, the loss would start at 200.
     """
     torch.manual_seed(seed)

@@ -1,4 +1,4 @@
-"""Normalise messages and filter the pairs for translation."""
+"""Normalize messages and filter the pairs for translation."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Make prompts that the target was not trained on, without references, to distil the drafter.
 
-The target has memorised its training pairs, so that its outputs for them differ from those for new prompts, on
+The target has memorized its training pairs, so that its outputs for them differ from those for new prompts, on
 which the drafter will be used. New prompts for summaries are parts of the bodies of training pairs. Those for
 translations are messages in the sources of libraries (`sentences`), sentences of bodies, first lines, and
 concatenated training messages. None is close to a held-out prompt.

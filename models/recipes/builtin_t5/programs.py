@@ -255,7 +255,7 @@ PROGRAMS = (
 
 
 def _plain(name: str) -> str:
-    """Normalise the name of an archive: lower case, without the signs that registries exchange."""
+    """Normalize the name of an archive: lower case, without the signs that registries exchange."""
     return re.sub(r"[-_./]", "-", name.lower())
 
 

@@ -43,13 +43,13 @@ if TYPE_CHECKING:
 TASKS = ("translate", "summarize")
 
 
-def make_optimisers(
+def make_optimizers(
     model: T5ForConditionalGeneration, peak: float, embedding_factor: float
 ) -> list[torch.optim.Optimizer]:
     """Return Muon for the matrices inside the layers and AdamW for the rest.
 
     T5 does not divide the product of query and key by the square root of their width. Its query weights are
-    smaller by this factor instead, and so is their learning rate. The embedding is initialised with a standard
+    smaller by this factor instead, and so is their learning rate. The embedding is initialized with a standard
     deviation of 1 instead of 0.02, and has a larger learning rate.
     """
     named = [(name, weight) for name, weight in model.named_parameters() if weight.requires_grad]
@@ -152,9 +152,9 @@ def loop(
             share of the run.
     """
     valid = open_split(arguments.work, "valid")
-    optimisers = make_optimisers(model, arguments.learning_rate, arguments.embedding_factor)
+    optimizers = make_optimizers(model, arguments.learning_rate, arguments.embedding_factor)
     checkpoint = arguments.work / f"{arguments.name or arguments.model}.pt"
-    progress = load(checkpoint, model, optimisers) if arguments.resume else Progress()
+    progress = load(checkpoint, model, optimizers) if arguments.resume else Progress()
     # Dropout differs between the processes, and after a resumed run from what it was at the beginning.
     torch.manual_seed(hash((arguments.seed, progress.step, distributed.get_rank())))
     saved, began = progress.seconds, time.monotonic() - progress.seconds
@@ -166,7 +166,7 @@ def loop(
         loss.backward()
         numbers = [loss.item(), time.monotonic() - began]
         mean_loss, progress.seconds = average_gradients(model, numbers)
-        update(model, optimisers, arguments.learning_rate * share)
+        update(model, optimizers, arguments.learning_rate * share)
         progress.step += 1
         progress.tokens += draw.batch.tokens + int(np.diff(draw.data.source_starts)[draw.indices].sum())
         done = progress.step == arguments.steps
@@ -174,7 +174,7 @@ def loop(
             report(progress, mean_loss, share)
         if is_first() and (progress.seconds - saved > 60.0 * arguments.save_minutes or done):
             saved = progress.seconds
-            save(checkpoint, model, optimisers, progress)
+            save(checkpoint, model, optimizers, progress)
             losses = held_out_loss(model, valid, limit=200)
             print("held-out loss " + ", ".join(f"{task} {loss:.4f}" for task, loss in losses.items()), flush=True)
 

@@ -51,7 +51,7 @@ class CostAwareGammaConfig(PluginConfig):
 
 
 class CostAwareGamma(GammaController):
-    """Asks for the gamma that maximises expected tokens per step over expected seconds per step, 0 included.
+    """Asks for the gamma that maximizes expected tokens per step over expected seconds per step, 0 included.
 
     Both are estimated from past steps: tokens from the acceptance at each position of the draft, seconds
     from step times. The estimates stay with the controller from batch to batch; times are kept per batch size.

@@ -1,4 +1,4 @@
-"""The optimal gamma controller: the gamma that maximises the wall-time improvement, computed before decoding."""
+"""The optimal gamma controller: the gamma that maximizes the wall-time improvement, computed before decoding."""
 
 from __future__ import annotations
 

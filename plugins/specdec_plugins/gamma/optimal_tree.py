@@ -1,4 +1,4 @@
-"""The optimal-tree controller: the tree that maximises the wall-time improvement, computed before decoding."""
+"""The optimal-tree controller: the tree that maximizes the wall-time improvement, computed before decoding."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ class GreedyLenienceConfig(LenienceConfig):
 class GreedyLenience(LenienceController):
     """Accepts a draft token in greedy decoding if p(x) >= l max p, p before the argmax; l is 1 when sampling.
 
-    l applies before standardisation: it compares a token with the most probable one, not p with q. In logits it is
+    l applies before standardization: it compares a token with the most probable one, not p with q. In logits it is
     a margin of log(1 / l) below the best. `constant` does the same in greedy decoding, but also multiplies q when
     tokens are sampled; this controller keeps sampling exact.
 

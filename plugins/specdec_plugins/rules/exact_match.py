@@ -12,14 +12,14 @@ class ExactMatchRule(AcceptanceRule):
     """Accepts draft tokens while they equal the target's argmax.
 
     In greedy decoding all lossless rules come to this. Where the target samples, the argmax alone would
-    replace p, so the rule is refused there when the config is read.
+    replace p, so the rule is an error there when the config is read.
 
     References:
         Stern et al. 2018, Blockwise Parallel Decoding, section 3 (arXiv 1811.03115).
     """
 
     def sample(self, *_: object) -> AcceptanceResult:
-        """Refuse to verify.
+        """Raise an error: the rule verifies greedy drafts only.
 
         Raises:
             PluginError: Always.

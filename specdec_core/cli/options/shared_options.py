@@ -101,7 +101,7 @@ def shown_progress(*, quiet: bool) -> Iterator[TerminalProgress]:
 
 @contextmanager
 def as_config_error() -> Iterator[None]:
-    """Turn a ValueError, with which a formula refuses its arguments, into a ConfigError."""
+    """Turn the ValueError of a formula into a ConfigError."""
     try:
         yield
     except ValueError as error:

@@ -65,7 +65,7 @@ def names_of(kind: PluginKind, name: str) -> Names:
 
 
 def check_free(registry: Registry, kind: PluginKind, names: Names) -> None:
-    """Refuse a name that is taken.
+    """Reject a name that is taken.
 
     Args:
         registry: The installed plugins.

@@ -1,4 +1,4 @@
-"""The trace of Figure 1: one line per step, each token coloured by whether it was accepted."""
+"""The trace of Figure 1: one line per step, each token colored by whether it was accepted."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -54,7 +54,7 @@ class TraceView:
     """Prints the steps, a legend and a summary.
 
     Args:
-        console: Where to print; marks replace colours on a console without them.
+        console: Where to print; marks replace colors on a console without them.
         spell: Returns the text of a token.
     """
 

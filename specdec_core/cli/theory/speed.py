@@ -108,7 +108,7 @@ def speed(
 
 
 def _refuse(why: str, **options: object) -> None:
-    """Refuse options that would have no effect."""
+    """Reject options that would have no effect."""
     for name, value in options.items():
         if value is not None:
             raise ConfigError(f"--{name} {value} {why}.")

@@ -171,7 +171,7 @@ class BeamBatch:
     def _read(
         self, block: TreeBlock, logits: Tensor, faults: Tensor | None, first: bool
     ) -> list[dict[int, Continuations]]:
-        """Fetch the best continuations after each node that was read: the one synchronisation of a step."""
+        """Fetch the best continuations after each node that was read: the one synchronization of a step."""
         batch, columns, vocab = logits.shape
         prefixes = self._prefixes(block, first) if self._to_probs.needs_prefix else None
         every = log_probs(self._to_probs, logits.reshape(-1, vocab), prefixes)

@@ -190,16 +190,16 @@ def _finish(
     length: int,
 ) -> tuple[tuple[Hypothesis | None, ...], Scores]:
     """Return the best w of the finished hypotheses and of those of the best w continuations that end now."""
-    normalised = (scores / np.float32(length**rules.length_penalty)).astype(np.float32)
+    normalized = (scores / np.float32(length**rules.length_penalty)).astype(np.float32)
     closed = None not in state.finished and rules.early_stopping is True
     out = np.array([reason is None or index >= rules.beams for index, reason in enumerate(reasons)])
     for excluded in (closed, not state.improvable, out):
-        normalised = normalised + np.float32(excluded) * _EXCLUDED
+        normalized = normalized + np.float32(excluded) * _EXCLUDED
     new = [
         None if left_out or reason is None else Hypothesis(text, float(score), reason)
-        for left_out, reason, text, score in zip(out, reasons, texts, normalised, strict=True)
+        for left_out, reason, text, score in zip(out, reasons, texts, normalized, strict=True)
     ]
-    merged = np.concatenate([state.finished_scores, normalised])
+    merged = np.concatenate([state.finished_scores, normalized])
     order = _best(merged, rules.beams)
     either = [*state.finished, *new]
     return tuple(either[index] for index in order), merged[order]

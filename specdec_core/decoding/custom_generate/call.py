@@ -272,7 +272,7 @@ def _unpadded(ids: Tensor, mask: Tensor | None, name: str, *, right: bool = Fals
 
 
 def _check_positions(ids: Tensor, mask: Tensor | None, positions: Tensor | None) -> None:
-    """Refuse positions that do not count the tokens of a row.
+    """Reject positions that do not count the tokens of a row.
 
     Args:
         ids: `[B, L]`.
@@ -307,7 +307,7 @@ def _read_encoder(
 
 
 def _check_length(loaded: LoadedModel, call: Call) -> None:
-    """Refuse to go on past the last position that a model has."""
+    """Check that the text ends before the last position of the model."""
     prompt = max(map(len, call.rows))
     longest = loaded.max_length(prompt)
     if longest is not None and prompt + call.max_new_tokens > longest:

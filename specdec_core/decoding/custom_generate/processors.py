@@ -65,7 +65,7 @@ class PreparedProcessors(LogitsToProbs):
         padding: What stands before the text of each row.
         device: Where the processors compute: that of the ids that `generate` was given, which may be a CPU.
         do_sample: Whether tokens are sampled.
-        prove: Ask each of them twice in its first calls, and refuse one that keeps state.
+        prove: Ask each of them twice in its first calls, and reject one that keeps state.
         keep: Keep logits and scores of the last call.
 
     Attributes:

@@ -388,7 +388,7 @@ class DraftRecorder:
     def _take_numbers(self) -> Numbers:
         """Return the random numbers of each row for this step."""
         if self._numbers is None:
-            # Each row consumes as many as its own budget, so that its tokens do not depend on its neighbours.
+            # Each row consumes as many as its own budget, so that its tokens do not depend on its neighbors.
             self._numbers = self._generators.numbers(self._budget, max(self._budget))
         return self._numbers
 

@@ -1,7 +1,7 @@
 """The nodes of a token tree, drawn level by level, each from a q that is recorded with it.
 
 Siblings are drawn without replacement: the q of a node is the drafter's distribution without its earlier siblings,
-normalised. Where all its mass is drawn, the distribution starts anew. Greedy drafts take the best tokens.
+normalized. Where all its mass is drawn, the distribution starts anew. Greedy drafts take the best tokens.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ def validate(
     recorded: bool,
     depth: tuple[int, ...] | None = None,
 ) -> tuple[Proposal, Tensor | None]:
-    """Check a proposal and bring it to the target's device, without synchronising the device.
+    """Check a proposal and bring it to the target's device, without synchronizing the device.
 
     Args:
         proposal: What the drafter returned.
@@ -80,7 +80,7 @@ def validate(
                     f"a line of {length} tokens was proposed for row {row}; a path may have {limit} there "
                     "(`DraftRequest.depth`)."
                 )
-    # The core refuses NaN before it draws from candidates, and a point mass holds no numbers.
+    # The core rejects NaN before it draws from candidates, and a point mass holds no numbers.
     if recorded and isinstance(checked.q, PointMass | Sparse):
         return checked, None
     if recorded:

@@ -37,7 +37,7 @@ class PluginFailure:
         step: The target forward pass in which it first happened.
         message: The error.
         where: File and line of the plugin's code that raised it, such as `my_drafter.py:12`; empty if the plugin
-            raised nothing and its answer was refused.
+            raised nothing and its answer was rejected.
         times: How often it happened.
     """
 

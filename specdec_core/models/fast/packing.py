@@ -23,7 +23,7 @@ SMALLEST = 8 * 2**20
 """Size of the linear layers, in bytes, from which `packed: auto` packs. Smaller models spend their time on calls,
 not on products."""
 _ROWS = 8
-"""Number of rows (tokens) that the layout is optimised for. Other numbers give the same results."""
+"""Number of rows (tokens) that the layout is optimized for. Other numbers give the same results."""
 
 
 class PackedLinear(nn.Module):
@@ -49,7 +49,7 @@ class PackedLinear(nn.Module):
         return product
 
     def train(self, mode: bool = True) -> PackedLinear:
-        """Refuse to be trained: the packed copy would not follow the weights."""
+        """Raise an error in training mode: the packed copy would not follow the weights."""
         if mode:
             raise ModelError("packed weights cannot be trained. Load the model with packed=False.")
         return super().train(mode)

@@ -175,7 +175,7 @@ def _agree(group: Any, problem: str | None) -> None:
 
 
 def check_sharing(size: int | None, **settings: Any) -> None:
-    """Refuse settings that weights which several processes share cannot have.
+    """Reject settings that weights shared by several processes cannot have.
 
     Args:
         size: The number of processes; None for one, which may have any.

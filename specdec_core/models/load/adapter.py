@@ -72,7 +72,7 @@ def _check_kind(name: str, config: Any) -> None:
         return
     kind = "alora" if activated else str(config.peft_type.value).lower()
     raise ModelError(
-        f"{name}: adapters of type {kind} are refused: they act on tokens or on "
+        f"{name}: adapters of type {kind} are not supported: they act on tokens or on "
         "the cache, not on the weights, and a cache with draft tokens is rolled back. Use LoRA, or another "
         "adapter of the weights."
     )
@@ -103,7 +103,7 @@ def with_adapter(model: Any, adapter: Adapter) -> Any:
 
 
 def _check_all_used(adapted: Any, adapter: Adapter) -> None:
-    """Refuse a file with more weights than the adapted model took; peft would ignore the others.
+    """Reject a file with more weights than the adapted model took; peft would ignore the others.
 
     Raises:
         ModelError: The message has some of their names.
@@ -167,7 +167,7 @@ def adapter_folder(adapter: str, folder: Path = Path()) -> Path:
 
 
 def refuse_adapter_on_hub(model: str, options: Mapping[str, Any]) -> None:
-    """Refuse a hub model that has an adapter, which transformers would apply, even from a pickle.
+    """Reject a hub model that has an adapter, which transformers would apply, even from a pickle.
 
     Raises:
         ModelError: It has an `adapter_config.json`.
@@ -179,7 +179,7 @@ def refuse_adapter_on_hub(model: str, options: Mapping[str, Any]) -> None:
 
 
 def refuse_adapter_folder(model: str, path: Path) -> None:
-    """Refuse a folder that is named as a model but holds an adapter, with what to write instead.
+    """Reject a folder that is named as a model but holds an adapter, with what to write instead.
 
     Raises:
         ModelError: The folder has an `adapter_config.json`.

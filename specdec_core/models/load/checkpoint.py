@@ -24,7 +24,7 @@ _SHOWN = 4
 
 
 def check_weight_files(model: str, location: str, config: Any, options: Mapping[str, Any]) -> None:
-    """Refuse weight files that are not safetensors, or lie outside the model's folder, before they are read.
+    """Reject weight files that are not safetensors, or lie outside the model's folder, before they are read.
 
     Args:
         model: The model as the user named it.
@@ -113,7 +113,7 @@ def _check_file(model: str, index: str, name: str, endings: tuple[str, ...]) -> 
 
 
 def check_complete(model: str, info: Mapping[str, Collection[Any]]) -> None:
-    """Refuse a checkpoint without weights that the model has; they would be random.
+    """Reject a checkpoint without weights that the model has; they would be random.
 
     Unexpected weights are harmless if none is missing, such as the vision part of a larger model. They are
     mentioned here because a missing weight is often there under another name.

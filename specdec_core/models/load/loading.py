@@ -112,7 +112,7 @@ def _wrapped(
 
 
 def _check_usable(model: Any, name: str) -> None:
-    """Refuse what is not a model, or gives no logits, or logits that depend on the other tokens of a forward pass.
+    """Reject what is not a model, or gives no logits, or logits that depend on the other tokens of a forward pass.
 
     Raises:
         ModelError: With the reason.
@@ -230,7 +230,7 @@ def _read(
     """Read a model with `from_pretrained`; return it, and whether its weights are where they will be."""
     quantization, dtype = settings["quantization_config"], settings["dtype"]
     with reading_model(model, location):
-        if location == model:  # a local one was refused when it was located
+        if location == model:  # a local one raised an error when it was located
             refuse_adapter_on_hub(location, options)
         config = AutoConfig.from_pretrained(location, **options)
         if settings["attn_implementation"] is None:
@@ -272,7 +272,7 @@ def _auto_class(config: Any) -> Any:
 
 
 def _check_devices(device: str, device_map: Any, max_memory: Any, offload_folder: Any) -> None:
-    """Refuse settings of devices that contradict each other.
+    """Reject settings of devices that contradict each other.
 
     Raises:
         ModelError: With the reason, or without accelerate, which spreads weights over devices.
@@ -288,7 +288,7 @@ def _check_devices(device: str, device_map: Any, max_memory: Any, offload_folder
 
 
 def _check_attention(name: str | None, device: torch.device, dtype: torch.dtype | str) -> None:
-    """Refuse an attention implementation that cannot run here.
+    """Reject an attention implementation that cannot run here.
 
     Raises:
         ModelError: With the reason, or without the package that has it.

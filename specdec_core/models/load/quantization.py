@@ -87,7 +87,7 @@ def is_quantized(config: Any) -> bool:
 
 
 def check_unquantized(model: str, config: Any, given: Any) -> None:
-    """Refuse to quantize a checkpoint twice; transformers would ignore most of the settings.
+    """Check that a checkpoint is not quantized twice; transformers would ignore most of the settings.
 
     Args:
         model: Its name for messages.
@@ -107,7 +107,7 @@ def check_unquantized(model: str, config: Any, given: Any) -> None:
 
 
 def _check_keys(what: str, given: Iterable[str], function: Any) -> None:
-    """Refuse keys that a class does not take, many of which transformers would ignore."""
+    """Reject keys that a class does not take, many of which transformers would ignore."""
     parameters = inspect.signature(function).parameters.values()
     known = [each.name for each in parameters if each.kind is not inspect.Parameter.VAR_KEYWORD]
     for key in given:

@@ -168,7 +168,7 @@ class ModelForward:
 
 
 def check_ready(loaded: LoadedModel) -> None:
-    """Refuse a model whose state has changed since it was loaded, or that has no values.
+    """Reject a model whose state has changed since it was loaded, or that has no values.
 
     Raises:
         ModelError: It is in training mode, or on the meta device and not offloaded.

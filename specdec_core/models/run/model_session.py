@@ -170,8 +170,8 @@ class ModelSession:
         """Run `forward` captured with a decision from its logits.
 
         Returns:
-            Logits as of `forward`, and what was decided, in memory that the next pass overwrites. None where there
-            is no captured pass, as for rows with several uncached tokens: nothing was run.
+            Logits as of `forward`, and what was decided, in memory that the next pass overwrites. None where
+            no pass was captured, as for rows with several uncached tokens: nothing was run.
         """
         width = 1 + draft.shape[1]
         several = any(len(row) > 1 for row in uncached)

@@ -255,7 +255,7 @@ class Record:
         return replace(self, named=self.named | target.names())
 
     def check_named(self, folder: Path = Path(), otherwise: str = "") -> None:
-        """Refuse to load a target from the hub that the record names and the user does not.
+        """Check that the user names a target of the hub, and not only the record.
 
         Args:
             folder: Base for a relative path of the target.

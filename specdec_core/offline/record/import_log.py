@@ -106,7 +106,7 @@ def import_record(
 
 
 def _check_logprobs(options: ImportOptions) -> None:
-    """Refuse log-probabilities of the model's own distribution where another one was sampled from."""
+    """Reject log-probabilities of the model's own distribution where another one was sampled from."""
     sampling = options.sampling
     none = {"temperature": 1, "top_p": 1, "min_p": 0}
     changed = sampling.model_dump(exclude_defaults=True)

@@ -196,7 +196,7 @@ def _check_characters(value: Any, name: str) -> None:
 
 
 def _check_request(request: Mapping[str, Any], sampling: SamplingSettings) -> None:
-    """Refuse a logged request that says other settings than the command."""
+    """Reject a logged request that says other settings than the command."""
     for name, none in _NO_EFFECT.items():
         if name not in request:
             continue

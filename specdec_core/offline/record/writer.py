@@ -122,7 +122,7 @@ class RecordWriter:
 
 
 def check_folder(path: Path) -> None:
-    """Refuse a folder with other things in it than a record, or than what is left of one.
+    """Reject a folder with other things in it than a record, or than what is left of one.
 
     Raises:
         ConfigError: With what is in the way.

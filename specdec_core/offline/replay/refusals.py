@@ -1,4 +1,4 @@
-"""Settings of a run that a replay refuses, each with the reason."""
+"""Settings of a run that a replay does not support, each with the reason."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ def check_replayable(
     greedy: bool = False,
     generation: GenerationSettings | None = None,
 ) -> None:
-    """Refuse a lossy run, and one whose rule does not say how it is replayed.
+    """Check that a run is lossless, and that its rule says how it is replayed.
 
-    A controller that asks for trees is refused when it does so, and a rule that takes more of p than the record
+    A controller that asks for trees raises when it does so, and a rule that takes more of p than the record
     holds when the texts have been read.
 
     Args:

@@ -332,7 +332,7 @@ class TextSession:
         return {layer: pad_sequence(states, batch_first=True).to(self.device) for layer, states in rows.items()}
 
     def _refuse_own(self, certain: Tensor, index: int) -> None:
-        """Refuse a token that differs from the text's, unless it was certain, as a copied one is."""
+        """Reject a token that differs from the text's, unless it was certain, as a copied one is."""
         if not float(certain[index]) >= _CERTAIN:
             raise OwnTokensError(
                 f"{type(self._drafter).__name__} draws its tokens itself, and returned others than the request's "

@@ -157,7 +157,7 @@ def _with_task(row: Row) -> Row:
 
 
 def check_placeholders(name: str, texts: Iterable[tuple[str, str]]) -> None:
-    """Refuse texts that stand for those that SPEED-Bench may not copy.
+    """Reject texts that stand for those that SPEED-Bench may not copy.
 
     Args:
         name: Name of the source in the message.

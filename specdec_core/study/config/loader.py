@@ -199,8 +199,8 @@ class _Loader:
             name += "" if rule is None else f"-{rule}"
             name += "" if run.draft_beams is None else f"-draft_beams={run.draft_beams}"
             named: list[Keys] = [("gamma",), ("lenience",), ("rule",), ("draft_beams",)]
-            labelled = {*named, *_labelled_keys(run.drafter, ("drafter",))}
-            others = {key: value for key, value in origin.choices.items() if origin.resolved[key] not in labelled}
+            labeled = {*named, *_labeled_keys(run.drafter, ("drafter",))}
+            others = {key: value for key, value in origin.choices.items() if origin.resolved[key] not in labeled}
             origin = replace(origin, choices=others)
         if run.engine is not None:
             drafter += f", served by {run.engine.host}"
@@ -361,10 +361,10 @@ def _merged(settings: _Settings, changes: _Settings | None) -> _Settings:
     return settings.model_copy(update={name: getattr(changes, name) for name in changes.model_fields_set})
 
 
-def _labelled_keys(config: PluginConfig, keys: Keys) -> Iterator[Keys]:
+def _labeled_keys(config: PluginConfig, keys: Keys) -> Iterator[Keys]:
     """Yield the keys of settings that a drafter's label already shows."""
     yield keys
     for one in nested_settings(config):
         if one.marker.kind == "drafter":
             yield (*keys, one.keys[0])
-            yield from _labelled_keys(one.config, (*keys, *one.keys))
+            yield from _labeled_keys(one.config, (*keys, *one.keys))

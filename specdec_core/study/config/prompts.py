@@ -139,7 +139,7 @@ def encode_prompts(
         chat_template: A Jinja template that replaces the tokenizer's own.
 
     Raises:
-        PromptError: If a chat has no tokenizer or no template, or the template refuses it.
+        PromptError: If a chat has no tokenizer or no template, or the template raises an error.
     """
     ready: list[ReadyPrompt] = []
     for turns in conversations(prompts):

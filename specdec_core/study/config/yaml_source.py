@@ -167,7 +167,7 @@ def _load(text: str, name: str) -> Any:
 
 
 _LONG_NUMBER = re.compile(r"\d{4000}")
-"""A number that Python may refuse to read."""
+"""A number that Python may not be able to read."""
 
 
 def _check_events(text: str, name: str) -> None:

@@ -21,7 +21,7 @@ from specdec_core.study.report.expectation import (
     verify_cost,
 )
 from specdec_core.study.report.forecast import Forecast, with_forecasts
-from specdec_core.study.report.groups.figures import GroupSummary, summarise_groups
+from specdec_core.study.report.groups.figures import GroupSummary, summarize_groups
 from specdec_core.study.report.groups.requests import with_requests
 from specdec_core.study.report.quality import assess_repeats
 from specdec_core.study.report.requests import run_requests
@@ -139,7 +139,7 @@ class RunSummary:
         return fields
 
 
-def summarise(result: StudyResult, forecast: Path | None = None) -> list[RunSummary]:
+def summarize(result: StudyResult, forecast: Path | None = None) -> list[RunSummary]:
     """Return a summary of each run of a study, grouped by task, the baseline first in each.
 
     Args:
@@ -155,7 +155,7 @@ def _of_task(result: StudyResult, task: Task) -> list[RunSummary]:
     summaries = [_summary(result, run, measured) for run in task.runs]
     sound = [one for one in summaries if one.status == "ok" and one.repeats and not one.uneven_calls]
     config = result.study.config
-    groups = summarise_groups(
+    groups = summarize_groups(
         task.prompts,
         {one.name: result.of_run(task, one.name) for one in sound},
         config.batch_size,

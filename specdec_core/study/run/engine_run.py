@@ -40,7 +40,7 @@ _MAX_SEED = 2**31
 
 
 class EngineError(SpecdecError):
-    """A server cannot be reached, does not answer in time, or refuses a request; the message says which."""
+    """A server cannot be reached, does not answer in time, or rejects a request; the message says which."""
 
 
 class EngineRun:
@@ -74,7 +74,7 @@ class EngineRun:
             timeout=config.timeout,
             max_retries=config.max_retries,
         )
-        self._kind = self._recognised()
+        self._kind = self._recognized()
         self._fields = self._request_fields()
         with self._errors("warming up"):
             self._ask(0, prompts[0].messages, min(_WARM_UP_TOKENS, job.generation.max_new_tokens))
@@ -87,7 +87,7 @@ class EngineRun:
             advance: Called with the share that is done, when an answer arrives.
 
         Raises:
-            EngineError: The server goes away, is too slow, or refuses a prompt.
+            EngineError: The server goes away, is too slow, or rejects a prompt.
         """
         limit, concurrency = self._job.generation.max_new_tokens, self._config.concurrency
         before, begun = self._counters(), perf_counter()
@@ -180,7 +180,7 @@ class EngineRun:
         except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
             raise EngineError(f"{self._config.url}: this is not an answer of OpenAI's API: {error!r}.") from error
 
-    def _recognised(self) -> str | None:
+    def _recognized(self) -> str | None:
         """Return the engine that the server names as the owner of its models; None if it is another."""
         with self._errors("asking for its models"):
             try:

@@ -124,7 +124,7 @@ def exclusive_lock(folder: Path, what: str = "study") -> Iterator[None]:
 def exclusive_output(path: Path, what: str) -> Iterator[None]:
     """Keep other processes from making the same file or folder while this one does.
 
-    The lock is an empty file beside it, which is deleted in the end. What cannot be locked is not refused.
+    The lock is an empty file beside it, which is deleted in the end. A file system without locks is not an error.
 
     Args:
         path: The file or folder; folders above it are created, and deleted if they stay empty.

@@ -35,7 +35,7 @@ def study_provenance(study: Study, device: str, registry: Registry) -> dict[str,
     if study.config.batch_size == 1:  # groups then decide nothing but what is reported
         for task in tasks:
             del task["prompts"]["group"]
-    # More repeats can be added later, and `lossless` only refuses runs: neither changes a result.
+    # More repeats can be added later, and `lossless` only rejects runs: neither changes a result.
     settings = {key: value for key, value in study.shared().items() if key not in ("repeats", "lossless")}
     prompts = [_fingerprint(task.prompts, task) for task in study.tasks]
     warmups = [{"warmup": _fingerprint(task.warmup, task)} if task.warmup else {} for task in study.tasks]

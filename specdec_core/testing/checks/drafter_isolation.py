@@ -337,5 +337,5 @@ def hidden_states_declared(subject: DrafterSubject) -> None:
             raise CheckFailure(
                 f"compared hidden_layers of {type(drafter).__name__} with needs_hidden_states of its settings",
                 f"hidden_layers = {tuple(drafter.hidden_layers)}, needs_hidden_states = {declared}",
-                "needs_hidden_states = True if it names layers, so that targets without them are refused early",
+                "needs_hidden_states = True if it names layers, so that targets without them are an error early",
             )

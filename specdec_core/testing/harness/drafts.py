@@ -84,7 +84,7 @@ def id_outside(proposal: Proposal, vocab: int) -> str:
 
 
 def require_paths(proposal: Proposal, depth: Sequence[int], *, tree: bool) -> None:
-    """Refuse a tree where a line was asked for, wrong parents, and paths that are too long."""
+    """Reject a tree where a line was asked for, wrong parents, and paths that are too long."""
     if proposal.parents is not None and not tree:
         raise PluginError(
             f"parents {proposal.parents.tolist()} were proposed, but a line was asked for "

@@ -35,14 +35,14 @@ _NO_ANSWER: Any = object()
 
 @dataclass
 class _Row:
-    behaviour: ScenarioRow
+    behavior: ScenarioRow
     length: int = 0
     ended: bool = False
 
     @property
     def room(self) -> int:
         """How many tokens may be drafted: the last position is for the target's own token."""
-        return 0 if self.ended else max(self.behaviour.room - self.length - 1, 0)
+        return 0 if self.ended else max(self.behavior.room - self.length - 1, 0)
 
 
 @dataclass
@@ -223,8 +223,8 @@ class SimulatedBatch:
         """Draft up to gamma, the row's room, and as long as the controller allows."""
         step = len(self.reports)
         asked = tuple(min(gamma, row.room) for gamma, row in zip(gammas, self._rows, strict=True))
-        draws = [row.behaviour.random(step) for row in self._rows]
-        empty = [draw.random() < row.behaviour.empty_rate for draw, row in zip(draws, self._rows, strict=True)]
+        draws = [row.behavior.random(step) for row in self._rows]
+        empty = [draw.random() < row.behavior.empty_rate for draw, row in zip(draws, self._rows, strict=True)]
         left = [0 if none else count for none, count in zip(empty, asked, strict=True)]
         draft = _Draft(asked, [0] * len(asked), [[] for _ in asked])
         watches = self._gamma is not None and self._gamma.uses_confidence and step % 5 != 4
@@ -286,17 +286,17 @@ class SimulatedBatch:
         step, seconds = len(self.reports), 0.01 * (1 + len(self.reports) % 4)
         accepted, committed, deviation = [], [], []
         for index, (row, drafted) in enumerate(zip(self._rows, draft.drafted, strict=True)):
-            draw = row.behaviour.random(-1 - step)
+            draw = row.behavior.random(-1 - step)
             count = 0
-            while count < drafted and draw.random() < row.behaviour.acceptance_at(step):
+            while count < drafted and draw.random() < row.behavior.acceptance_at(step):
                 count += 1
             new = [*draft.tokens[index][:count], draw.randrange(VOCAB)]
             if row.ended:
                 new = []
-            elif draw.random() < row.behaviour.end_rate:
+            elif draw.random() < row.behavior.end_rate:
                 new, row.ended = new[: 1 + draw.randrange(len(new))], True
             row.length += len(new)
-            row.ended = row.ended or row.length >= row.behaviour.room
+            row.ended = row.ended or row.length >= row.behavior.room
             accepted.append(min(count, len(new)))
             committed.append(tuple(new))
             row_lenience = leniences[index] if leniences is not None else (1.0,)

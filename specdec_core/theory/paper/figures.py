@@ -1,7 +1,7 @@
 """Figures 2, 3 and 4 of the paper, drawn from the formulas. Needs matplotlib, from the extra `report`.
 
-The same call gives the same file, byte for byte, with the same version of matplotlib. The colours are those of
-Okabe and Ito, which are safe for colour-blind readers; every curve is also labelled at its end.
+The same call gives the same file, byte for byte, with the same version of matplotlib. The colors are those of
+Okabe and Ito, which are safe for color-blind readers; every curve is also labeled at its end.
 
 References:
     Leviathan, Kalman, Matias: Fast Inference from Transformers via Speculative Decoding, arXiv 2211.17192,
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 SUFFIXES = (".svg", ".png")
 """Supported suffixes of files."""
 
-# Each gamma has the same colour in all figures.
-_COLOUR_OF_GAMMA = {1: "#56B4E9", 3: "#0072B2", 5: "#D55E00", 7: "#009E73", 10: "#CC79A7"}
-_COLOUR_OF_COST = {0.01: "#0072B2", 0.02: "#D55E00", 0.05: "#009E73", 0.1: "#CC79A7"}
+# Each gamma has the same color in all figures.
+_COLOR_OF_GAMMA = {1: "#56B4E9", 3: "#0072B2", 5: "#D55E00", 7: "#009E73", 10: "#CC79A7"}
+_COLOR_OF_COST = {0.01: "#0072B2", 0.02: "#D55E00", 0.05: "#009E73", 0.1: "#CC79A7"}
 _GAMMAS_OF_FIGURE_4 = (3, 5, 7, 10)
 _STYLE: dict[str, Any] = {
     "svg.hashsalt": "specdec",  # element ids are random otherwise
@@ -98,8 +98,8 @@ def _expected_tokens(figure: Figure) -> None:
     """Draw Figure 2, equation (1)."""
     axes = _axes(figure, "Expected tokens per step", "tokens per step")
     alphas = [n / 200 for n in range(201)]
-    for gamma, colour in _COLOUR_OF_GAMMA.items():
-        _curve(axes, alphas, [expected_tokens(a, gamma) for a in alphas], f"γ = {gamma}", color=colour)
+    for gamma, color in _COLOR_OF_GAMMA.items():
+        _curve(axes, alphas, [expected_tokens(a, gamma) for a in alphas], f"γ = {gamma}", color=color)
     axes.plot(alphas[:-1], [oracle_tokens(a) for a in alphas[:-1]], color="black", linestyle="--")
     axes.annotate("γ = ∞", (0.89, 11.3), ha="right", va="center")
     axes.set_ylim(0, 12)
@@ -109,9 +109,9 @@ def _optimal_gamma(figure: Figure) -> None:
     """Draw Figure 3, section 3.5."""
     axes = _axes(figure, "The optimal γ", "γ with the greatest wall-time improvement")
     alphas = [n / 1000 for n in range(951)]  # unbounded as alpha approaches 1
-    for c, colour in _COLOUR_OF_COST.items():
+    for c, color in _COLOR_OF_COST.items():
         gammas = [optimal_gamma(a, c) for a in alphas]
-        _curve(axes, alphas, gammas, f"c = {c}", color=colour, drawstyle="steps-post")
+        _curve(axes, alphas, gammas, f"c = {c}", color=color, drawstyle="steps-post")
     axes.set_xlim(0, alphas[-1])
     axes.set_ylim(bottom=0)
 
@@ -121,9 +121,9 @@ def _trade_off(figure: Figure) -> None:
     axes = _axes(figure, "Speed and operations (c = ĉ = 0)", "factor, relative to autoregressive decoding")
     alphas = [n / 200 for n in range(201)]
     for gamma in _GAMMAS_OF_FIGURE_4:
-        colour = _COLOUR_OF_GAMMA[gamma]
-        _curve(axes, alphas, [walltime_improvement(a, gamma, 0) for a in alphas], f"γ = {gamma}", color=colour)
-        axes.plot(alphas, [operations_increase(a, gamma, 0) for a in alphas], color=colour, linestyle="--")
+        color = _COLOR_OF_GAMMA[gamma]
+        _curve(axes, alphas, [walltime_improvement(a, gamma, 0) for a in alphas], f"γ = {gamma}", color=color)
+        axes.plot(alphas, [operations_increase(a, gamma, 0) for a in alphas], color=color, linestyle="--")
     for label, linestyle in (("speed", "-"), ("operations", "--")):
         axes.plot([], [], color="#555555", linestyle=linestyle, label=label)
     axes.legend(loc="upper center", frameon=False, ncols=2)

@@ -14,7 +14,7 @@ from specdec_core.interface import ConfigError
 from specdec_core.interface.errors import NumericsError
 from specdec_drafters.training.checkpoints import TrainingFolder
 from specdec_drafters.training.loop import Objective, StepResult, train
-from specdec_drafters.training.optimisers import learning_rate_share
+from specdec_drafters.training.optimizers import learning_rate_share
 from tests.drafters.training.support import Recorder
 
 SETTINGS = {"width": 3, "path": None}
@@ -190,8 +190,8 @@ def test_every_step_uses_the_learning_rate_of_its_time(run, monkeypatch):
 def test_gradients_are_cut_and_cleared(run):
     norms = []
 
-    def note(optimiser, *_):
-        weights = [weight for group in optimiser.param_groups for weight in group["params"]]
+    def note(optimizer, *_):
+        weights = [weight for group in optimizer.param_groups for weight in group["params"]]
         norms.append(sum(float(weight.grad.square().sum()) for weight in weights) ** 0.5)
 
     class Steep(Toy):
@@ -279,14 +279,14 @@ def test_a_checkpoint_of_other_settings(run):
         run("cut", resume=True, settings={**SETTINGS, "width": 4})
 
 
-def test_a_checkpoint_of_other_weights_or_optimisers(run, monkeypatch):
+def test_a_checkpoint_of_other_weights_or_optimizers(run, monkeypatch):
     interrupted(run)
     other = Toy()
     other.parameters["vector"] = torch.nn.Parameter(torch.zeros(9))
     with pytest.raises(ConfigError, match="has other weights than this run"):
         run("cut", resume=True, toy=other)
     monkeypatch.delattr(torch.optim, "Muon")
-    with pytest.raises(ConfigError, match="has another optimiser state"):
+    with pytest.raises(ConfigError, match="has another optimizer state"):
         run("cut", resume=True)
 
 
@@ -294,7 +294,7 @@ def test_a_checkpoint_of_other_weights_or_optimisers(run, monkeypatch):
     ("change", "message"),
     [
         (lambda tensors, _: tensors.pop("random.cpu"), "random.cpu is missing"),
-        (lambda tensors, _: tensors.pop(next(name for name in tensors if "optimiser" in name)), "is missing"),
+        (lambda tensors, _: tensors.pop(next(name for name in tensors if "optimizer" in name)), "is missing"),
         (lambda tensors, _: next(t for n, t in tensors.items() if "weight." in n).fill_(torch.nan), "not finite"),
         (lambda tensors, _: tensors["random.cpu"].resize_(3), "is damaged"),
         (lambda _, header: header.update(training="{}"), "is damaged"),

@@ -26,8 +26,8 @@ SETTINGS = {
     "greedy": SamplingSettings(temperature=0),
     "plain": SamplingSettings(),
     "filtered": SamplingSettings(temperature=0.7, top_p=0.8, top_k=20),
-    "penalised": SamplingSettings(temperature=1.2, repetition_penalty=1.4),
-    "greedy-penalised": SamplingSettings(temperature=0, repetition_penalty=1.4),
+    "penalized": SamplingSettings(temperature=1.2, repetition_penalty=1.4),
+    "greedy-penalized": SamplingSettings(temperature=0, repetition_penalty=1.4),
 }
 
 

@@ -82,7 +82,7 @@ def test_drafts_with_sampling_settings_of_their_own(case: str, sampling: str, te
 
 @pytest.mark.parametrize("temperature", [0, 1])
 def test_repetition_penalty_sees_the_text(temperature: float) -> None:
-    """Greedy drafts keep their argmax, but the next token is penalised for the text's."""
+    """Greedy drafts keep their argmax, but the next token is penalized for the text's."""
     sampling = SamplingSettings(temperature=temperature, repetition_penalty=3.0)
     drafter = TableDrafter(VOCAB)
 

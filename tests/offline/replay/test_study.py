@@ -27,7 +27,7 @@ from specdec_core.study import Study, load_study
 from specdec_core.study.config.study import drafter_key
 from specdec_core.study.report.html.html_report import report_page
 from specdec_core.study.report.result_files import first_outputs, write_results
-from specdec_core.study.report.summary import summarise
+from specdec_core.study.report.summary import summarize
 from specdec_core.study.report.tables import diagnoses, results_table
 from specdec_core.study.report.verdict import verdict
 from specdec_core.study.run.runner import run_study
@@ -149,7 +149,7 @@ def test_workers_find_what_one_process_finds(replayed):
 
 def test_numbers_are_those_of_the_recorded_acceptance(replayed, record, registry):
     result = replayed(machines=[])
-    rows = {(row.task, row.name): row for row in summarise(result)}
+    rows = {(row.task, row.name): row for row in summarize(result)}
     for part, task in zip(record.parts, result.study.tasks, strict=True):
         config = task.runs[4].drafter
         acceptance = DrafterReplay(record, part, config, max_gamma=3, registry=registry).acceptance()
@@ -178,7 +178,7 @@ def test_groups_have_the_expectations_of_their_texts(replayed, record, registry,
     result = replayed(*runs, machines=[machine], prompts=prompts)
     config = result.study.tasks[1].runs[1].drafter
     acceptance = DrafterReplay(record, record.parts[1], config, max_gamma=3, registry=registry).acceptance()
-    found = [row for row in summarise(result) if row.task == "sampled"]
+    found = [row for row in summarize(result) if row.task == "sampled"]
     for row in found:
         kinds = {one.group: {name: figure.value for name, figure in one.figures.items()} for one in row.groups}
         assert list(kinds) == [("x",), ("y",), (None,)]
@@ -217,7 +217,7 @@ def test_seconds_are_expected_on_the_machines_that_are_given(replayed, record, r
     result = replayed(machines=machines)
     names = [task.name for task in result.study.tasks]
     assert names == ["greedy on slow", "greedy on fast", "sampled on slow", "sampled on fast"]
-    rows = {(row.task, row.name): row for row in summarise(result)}
+    rows = {(row.task, row.name): row for row in summarize(result)}
     for machine in machines:
         for name in ("greedy", "sampled"):
             part = record.parts[["greedy", "sampled"].index(name)]
@@ -250,7 +250,7 @@ def test_runs_of_one_drafter_differ_by_their_rule(replayed, record, registry):
     runs = [{"name": rule, "drafter": "random", "gamma": 3, "rule": rule} for rule in ("token", "block")]
     study = replayed(*runs).study
     machine = timed(study, random=(0.0, 0.01, 0.02, 0.03))
-    rows = {(row.task, row.name): row for row in summarise(replayed(*runs, machines=[machine]))}
+    rows = {(row.task, row.name): row for row in summarize(replayed(*runs, machines=[machine]))}
     acceptance = DrafterReplay(
         record, record.parts[1], study.runs[1].drafter, max_gamma=3, registry=registry
     ).acceptance()
@@ -272,7 +272,7 @@ def test_gammas_beyond_what_was_timed_have_no_seconds(replayed):
     study = replayed({"drafter": "prompt-copy", "gamma": 5}).study
     machine = timed(study, **{"prompt-copy": (0.0,) * 6})
     result = replayed({"drafter": "prompt-copy", "grid": {"gamma": [3, 5]}}, machines=[machine])
-    short, long = summarise(result)[1:3]
+    short, long = summarize(result)[1:3]
     assert short.speed.speedup > 0
     assert long.speed.speedup is None
     assert "up to 5 tokens take times that were not measured" in long.notes[0]
@@ -280,7 +280,7 @@ def test_gammas_beyond_what_was_timed_have_no_seconds(replayed):
 
 
 def test_without_the_times_of_a_machine_acceptance_stands(replayed):
-    rows = summarise(replayed())
+    rows = summarize(replayed())
     row = next(row for row in rows if row.name == "prompt-copy-2")
     assert row.counts.block_efficiency >= 1
     assert (row.speed.c, row.speed.speedup, row.speed.tokens_per_second, row.expected.time_shares) == (None,) * 4
@@ -303,7 +303,7 @@ def test_times_of_the_record_are_used_with_the_drafters_here(registry, model_fol
         header = record.header.model_copy(update={"times": times})
         changed = replace(record, header=header)
         result = replay_study(study, changed, record.parts, Recorder(), name="timed", registry=registry)
-        return summarise(result)
+        return summarize(result)
 
     times = record.header.times
     _, row, *_ = rows(times)
@@ -326,7 +326,7 @@ def test_times_of_the_record_are_used_with_the_drafters_here(registry, model_fol
 def test_no_speed_is_praised_beyond_the_noise_of_the_times(replayed, spread, said, unsaid):
     target = StepCosts(verify=(1.0,) * 4, overhead=0.25, verify_spread=(spread,) * 4)
     machine = timed(replayed().study, Machine("here", "cpu", target), again=(0.0,) * 4)
-    rows = summarise(replayed(RUNS[2], machines=[machine]))
+    rows = summarize(replayed(RUNS[2], machines=[machine]))
     greedy = [row for row in rows if row.task == "greedy"]
     found = verdict(greedy)
     assert [text in found.answer for text in said] == [True] * len(said), found.answer
@@ -356,7 +356,7 @@ def test_what_cannot_be_replayed_is_named_and_the_others_go_on(replayed):
     assert "trees" in why["tree"]
     assert "it broke" in why["broken-gamma=1"]
     assert why["broken-gamma=1"] == why["broken-gamma=2"]
-    rows = {row.name: row for row in summarise(result) if row.task == "sampled"}
+    rows = {row.name: row for row in summarize(result) if row.task == "sampled"}
     assert rows["sound"].status == "ok"
     assert rows["sound"].counts.block_efficiency > 1
     assert rows["lenient"].status == "error"
@@ -381,7 +381,7 @@ def test_a_stopped_replay_goes_on_where_it_was(replayed, again, tmp_path):
     assert {key: (one.metrics, one.by_prompt) for key, one in result.repeats.items()} == {
         key: (one.metrics, one.by_prompt) for key, one in whole.repeats.items()
     }
-    assert summarise(result) == [replace(row, device=row.device) for row in summarise(whole)]
+    assert summarize(result) == [replace(row, device=row.device) for row in summarize(whole)]
     again.asked = 0
     resumed = Progress()
     replayed(output=tmp_path / "out", progress=resumed)
@@ -398,7 +398,7 @@ def test_another_record_in_the_folder_is_refused(replayed, tmp_path):
 def test_results_say_that_they_are_replayed(replayed, tmp_path):
     study = replayed().study
     result = replayed(machines=[timed(study, **{"prompt-copy": (0.0, 0.1, 0.1, 0.1), "random": (0.0,) * 4})])
-    rows = summarise(result)
+    rows = summarize(result)
     paths, problems = write_results(tmp_path, result.study, rows, {})
     assert problems == []
     lines = [json.loads(line) for line in paths[0].read_text().splitlines()]

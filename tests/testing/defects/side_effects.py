@@ -151,7 +151,7 @@ class SortsRows(Deterministic):
         )
 
 
-class CopiesFromNeighbours(Deterministic):
+class CopiesFromNeighbors(Deterministic):
     """Looks for continuations in all rows of the batch.
 
     Seen in suffix trees that all requests of a server share.
@@ -159,7 +159,7 @@ class CopiesFromNeighbours(Deterministic):
 
     def propose(self, request: DraftRequest) -> Proposal:
         common = [token for row in request.tokens for token in row]
-        drafts = [super(CopiesFromNeighbours, self).continuation(common, n) for n in request.budget]
+        drafts = [super(CopiesFromNeighbors, self).continuation(common, n) for n in request.budget]
         return Proposal.from_rows(drafts)
 
 

@@ -25,7 +25,7 @@ class UnwarpedQ(Sampling):
 class RawLogits(Sampling):
     """q is filled with logits, which are no probabilities.
 
-    Seen in the transformers library: candidate generators return logits, labelled neither raw nor processed.
+    Seen in the transformers library: candidate generators return logits, labeled neither raw nor processed.
     """
 
     def hand_back(self, made: Proposal, logits: Tensor) -> Proposal:
@@ -69,8 +69,8 @@ class OneBuffer(Sampling):
         return replace(made, q=Dense(last.expand_as(made.q.probabilities)))
 
 
-class NotNormalised(Sampling):
-    """The least probable half of q is cut away, and the rest is not renormalised.
+class NotNormalized(Sampling):
+    """The least probable half of q is cut away, and the rest is not renormalized.
 
     Seen in hand-written top-k and nucleus filters.
     """

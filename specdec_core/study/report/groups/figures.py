@@ -129,7 +129,7 @@ class _Sampled:
 _Found: TypeAlias = dict[Measure, _Sampled]
 
 
-def summarise_groups(
+def summarize_groups(
     prompts: Sequence[PromptText],
     runs: Mapping[str, Mapping[int, Repeat]],
     batch_size: int,

@@ -257,7 +257,7 @@ class Curve:
 
     @property
     def lines(self) -> Iterator[tuple[Point, Point]]:
-        """Each pair of neighbouring points."""
+        """Each pair of neighboring points."""
         return pairwise(self.points)
 
     @property

@@ -1,4 +1,4 @@
-"""Matrices of groups and runs as coloured tables, and the prompts behind each cell. Imports no torch."""
+"""Matrices of groups and runs as colored tables, and the prompts behind each cell. Imports no torch."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class HeatCell:
 
 @dataclass(frozen=True)
 class HeatMap:
-    """A matrix as a coloured table: the scale goes from its lowest figure to its highest.
+    """A matrix as a colored table: the scale goes from its lowest figure to its highest.
 
     Attributes:
         heading: Its name.
@@ -94,8 +94,8 @@ def heat_map(matrix: Matrix, task: int, runs: Sequence[str]) -> HeatMap:
     for group, prompts, cells in matrix.rows:
         first = next((index for index, leaf in enumerate(groups) if _within(leaf, group)), 0)
         anchors = [f"group-{task}-{first}-{number}" for number in numbers]
-        coloured = [_cell(matrix, cell, anchor, low, high) for cell, anchor in zip(cells, anchors, strict=True)]
-        rows.append((tuple("all" if value is None else value for value in group), prompts, tuple(coloured)))
+        colored = [_cell(matrix, cell, anchor, low, high) for cell, anchor in zip(cells, anchors, strict=True)]
+        rows.append((tuple("all" if value is None else value for value in group), prompts, tuple(colored)))
     return HeatMap(matrix.heading, matrix.columns, matrix.runs, tuple(rows))
 
 

@@ -2,7 +2,7 @@
 
 Every metric is a function of sums over the prompts: of n-gram counts for BLEU and chrF, of each prompt's F1 for
 ROUGE. The libraries tokenize, count, and choose among several references. Only the closed formula from sums to
-scores is repeated here, vectorised, as tests of differences need it for ten thousand resamples at once.
+scores is repeated here, vectorized, as tests of differences need it for ten thousand resamples at once.
 
 References:
     Papineni et al. 2002 for BLEU, Popovic 2015 for chrF, Lin 2004 for ROUGE.

@@ -1,4 +1,4 @@
-"""Optimisers, the learning rate schedule, and optimiser state as plain tensors."""
+"""Optimizers, the learning rate schedule, and optimizer state as plain tensors."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def learning_rate_share(done: float) -> float:
     return max(0.0, min(1.0, done / WARM_UP, (1.0 - done) / FALL))
 
 
-def make_optimisers(
+def make_optimizers(
     parameters: Mapping[str, Tensor], learning_rate: float, embedding_names: Collection[str] = ()
 ) -> list[Optimizer]:
     """Return Muon for matrices and AdamW for the rest, or AdamW for everything if this torch has no Muon.
@@ -44,12 +44,12 @@ def _adamw(weights: list[Tensor], learning_rate: float) -> Optimizer:
     return torch.optim.AdamW(weights, lr=learning_rate, betas=(0.9, 0.95), weight_decay=0.0)
 
 
-def flatten(optimisers: Sequence[Optimizer]) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Return the state of optimisers as tensors and as JSON values, by name."""
+def flatten(optimizers: Sequence[Optimizer]) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Return the state of optimizers as tensors and as JSON values, by name."""
     tensors: dict[str, Tensor] = {}
     numbers: dict[str, Any] = {}
-    for index, optimiser in enumerate(optimisers):
-        for weight, state in optimiser.state_dict()["state"].items():
+    for index, optimizer in enumerate(optimizers):
+        for weight, state in optimizer.state_dict()["state"].items():
             for name, value in state.items():
                 key = f"{index}.{weight}.{name}"
                 if isinstance(value, Tensor):
@@ -59,17 +59,17 @@ def flatten(optimisers: Sequence[Optimizer]) -> tuple[dict[str, Tensor], dict[st
     return tensors, numbers
 
 
-def restore(optimisers: Sequence[Optimizer], tensors: Mapping[str, Tensor], numbers: Mapping[str, Any]) -> None:
-    """Load the result of `flatten` into optimisers made in the same way.
+def restore(optimizers: Sequence[Optimizer], tensors: Mapping[str, Tensor], numbers: Mapping[str, Any]) -> None:
+    """Load the result of `flatten` into optimizers made in the same way.
 
     Raises:
-        ValueError: The state belongs to other optimisers.
+        ValueError: The state belongs to other optimizers.
     """
-    states: list[dict[int, dict[str, Any]]] = [{} for _ in optimisers]
+    states: list[dict[int, dict[str, Any]]] = [{} for _ in optimizers]
     for key, value in {**tensors, **numbers}.items():
         index, weight, name = key.split(".", 2)
         if int(index) >= len(states):
-            raise ValueError("it has the state of more optimisers")
+            raise ValueError("it has the state of more optimizers")
         states[int(index)].setdefault(int(weight), {})[name] = value
-    for optimiser, state in zip(optimisers, states, strict=True):
-        optimiser.load_state_dict({"state": state, "param_groups": optimiser.state_dict()["param_groups"]})
+    for optimizer, state in zip(optimizers, states, strict=True):
+        optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
