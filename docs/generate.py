@@ -60,14 +60,14 @@ _GENERATED = re.compile(
     re.DOTALL,
 )
 _FEW = 6
-"""The most names of a setting that a table lists; longer lists, as of plugins, are on pages."""
+"""The most names of a setting that a list has; longer lists, as of plugins, are on pages."""
 _BOUNDS = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<"}
 
 
 def keys(what: str) -> str:
-    """Return the settings of a pydantic model as a table.
+    """Return the settings of a pydantic model as a list.
 
-    A trainer's table lacks the options that its bases have, and a drafter's the settings that say how a model is
+    A trainer's list lacks the options that its bases have, and a drafter's the settings that say how a model is
     loaded: they stand on one page.
 
     Args:
@@ -88,28 +88,28 @@ def keys(what: str) -> str:
 
 
 def _settings(model: type[BaseModel], elsewhere: Collection[str] = ()) -> str:
-    """Return the settings of a model, without those that stand elsewhere, as a table."""
+    """Return the settings of a model, without those that stand elsewhere, as a list."""
     properties = model.model_json_schema()["properties"]
     options: dict[str, str] = {}
     if issubclass(model, TrainerConfig):
         options = {field.name: " / ".join(field.options) for field in cli_fields(model)}
-    lines = [f"| {'option' if options else 'key'} | value | default | description |", "|---|---|---|---|"]
+    lines = [""]
     for name, field in model.model_fields.items():
         if name in elsewhere:
             continue
-        about = " ".join((field.description or "").split()).replace("||", r"\|\|")
+        about = " ".join((field.description or "").split())
         for key, option in options.items():
             about = about.replace(f"`{key}`", f"`{option}`")
         shown = options.get(name, name).replace(" / ", "`, `")
-        default = "required" if field.is_required() else _default(properties[name].get("default"))
-        lines.append(f"| `{shown}` | {_value(properties[name])} | {default} | {about} |")
-    return "\n".join(lines) + "\n"
+        default = "; required" if field.is_required() else _default(properties[name].get("default"))
+        lines.append(f"- `{shown}` ({_value(properties[name])}{default}): {about}")
+    return "\n".join(lines) + "\n\n"
 
 
 def _default(value: Any) -> str:
     if value is None or isinstance(value, dict) or value == []:
-        return "–"
-    return f"`{str(value).lower() if isinstance(value, bool) else value}`"
+        return ""
+    return f"; default `{str(value).lower() if isinstance(value, bool) else value}`"
 
 
 def _value(schema: Mapping[str, Any]) -> str:

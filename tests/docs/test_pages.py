@@ -125,7 +125,7 @@ def models_of(annotation: Any, found: dict[type[BaseModel], None]) -> dict[type[
     return found
 
 
-def test_every_key_of_a_study_is_in_a_table():
+def test_every_key_of_a_study_is_in_a_list():
     assert "<!-- keys: study -->" in ALL
     assert "<!-- keys: run -->" in ALL
     models = [
@@ -134,9 +134,9 @@ def test_every_key_of_a_study_is_in_a_table():
     named = {
         f"{model.__module__}:{model.__name__}" for model in models if model.__module__.startswith("specdec_core.")
     }
-    tables = set(re.findall(r"<!-- keys: (\S+:\S+) -->", ALL))
+    lists = set(re.findall(r"<!-- keys: (\S+:\S+) -->", ALL))
     # The models of a study and of a run are made with the plugins that are installed.
-    assert {name for name in named - tables if not re.search(r":(Study|Run)$", name)} == set()
+    assert {name for name in named - lists if not re.search(r":(Study|Run)$", name)} == set()
 
 
 @pytest.mark.parametrize("record", SHIPPED, ids=lambda record: f"{record.kind}-{record.name}")
@@ -159,7 +159,7 @@ def test_every_option_of_a_trainer_is_on_its_page_or_on_those_that_it_links_to(n
         (page.parent / link.partition("#")[0]).resolve() for link in _LINK.findall(training) if ".md" in link
     ]
     texts = [training, *(TEXTS[one] for one in linked if one in TEXTS)]
-    listed = set(re.findall(r"^\| `(--[\w-]+)`", "".join(texts), re.MULTILINE))
+    listed = set(re.findall(r"^- `(--[\w-]+)`", "".join(texts), re.MULTILINE))
     options = {field.option for field in cli_fields(default_registry().spec("trainer", name).config)}
     assert options - listed - {"--target", "--output", "--overwrite"} == set()
 

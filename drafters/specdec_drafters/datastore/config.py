@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field, model_validator
 
-from specdec_drafters.common import BUILTIN_TEXTS
+from specdec_drafters.common import TextSource
 from specdec_drafters.common.matching import MatchingConfig
 
 
@@ -19,12 +19,12 @@ class DatastoreConfig(MatchingConfig):
 
     token_ids_only: ClassVar[bool] = True
 
-    text: Annotated[str, Field(min_length=1)] | None = None
-    """A UTF-8 text to search with the target's tokenizer, or `builtin:stdlib`, the Python standard library."""
+    text: TextSource | None = None
+    """A UTF-8 text, or `builtin:stdlib`, the Python standard library."""
     ids: Path | None = None
     """A file of the target's token ids, one text per line."""
     max_bytes: Annotated[int, Field(ge=1)] | None = None
-    """The most bytes of text to read; by default the whole file, or 4 MB of `builtin:stdlib`."""
+    """The most bytes of `text` to read; by default all, or 4 MB of `builtin:stdlib`."""
 
     @model_validator(mode="after")
     def _check_corpus(self) -> DatastoreConfig:
@@ -33,6 +33,4 @@ class DatastoreConfig(MatchingConfig):
             raise ValueError(f"give either 'text' (a text to search) or 'ids' (a file of token ids); got {given}")
         if self.ids is not None and self.max_bytes is not None:
             raise ValueError("'max_bytes' applies to 'text', not to 'ids'")
-        if self.text is not None and self.text.startswith("builtin:") and self.text not in BUILTIN_TEXTS:
-            raise ValueError(f"unknown built-in text {self.text!r}. Available: {', '.join(BUILTIN_TEXTS)}.")
         return self

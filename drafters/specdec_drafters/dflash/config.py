@@ -18,4 +18,4 @@ class DFlashConfig(DrafterConfig):
     needs_hidden_states: ClassVar[bool] = True
 
     model: Annotated[str, Field(min_length=1)]
-    """A DFlash head for this target in the format of the speculators package: a folder or a hub name."""
+    """A DFlash head for this target, in the format of speculators: a folder or a hub name."""

@@ -42,18 +42,17 @@ class Eagle3TrainerConfig(TrainingConfig):
     """
 
     aux_layers: tuple[Annotated[int, Field(ge=0)], ...] | None = None
-    """Layers of the target whose outputs the head reads, as in `hidden_states` of transformers; by default 2, half
-    their number, and their number less 3."""
+    """Layers of the target that the head reads, numbered as in `hidden_states`; by default 2, half their number,
+    and their number less 3."""
     draft_vocab: Annotated[int, Field(ge=1)] | None = None
-    """Most frequent tokens, which the head can draft; by default at most 32000."""
+    """Number of tokens that the head can draft, the most frequent ones; by default at most 32000."""
     unrolled: Annotated[int, Field(ge=1)] = 4
-    """Draft tokens that are trained for at each position."""
+    """Draft tokens to train at each position."""
     decay: Annotated[float, Field(gt=0, le=1)] = 0.8
-    """Weight of a draft token's loss, relative to the one before."""
+    """Weight of a draft token's loss over that of the one before."""
     loss: Literal["kl", "tv", "kl-then-tv"] = "kl-then-tv"
     """KL(p || q), total variation, or KL first."""
     saved_as: Literal["float32", "bfloat16", "float16"] = "bfloat16"
     """Data type of the saved weights."""
     save_embeddings: bool = True
-    """Save the target's input embeddings with the head, as speculators does; vLLM takes the target's if they are
-    left out."""
+    """Save the target's input embeddings, too; without them, vLLM takes the target's."""

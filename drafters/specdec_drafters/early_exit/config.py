@@ -20,10 +20,10 @@ class EarlyExitConfig(DrafterConfig):
 
     layers: Annotated[int, Field(ge=1)] | None = None
     """Number of the target's layers that draft, from the first. By default those of the trained exit; without one,
-    the number whose expected speed-up is highest, measured on a text that the target writes when it is loaded."""
+    the number with the highest expected speed-up."""
     model: Annotated[str, Field(min_length=1)] | None = None
-    """A trained exit that `specdec train early-exit` wrote for this target: a file, a folder with
-    `early-exit.safetensors`, or `builtin:early-exit`. By default the target's own norm and head, untrained."""
+    """A trained exit for this target: a file, a folder with `early-exit.safetensors`, or `builtin:early-exit`. By
+    default the target's own norm and head."""
 
 
 class EarlyExitTrainerConfig(TrainingConfig):
@@ -37,5 +37,5 @@ class EarlyExitTrainerConfig(TrainingConfig):
     """
 
     layers: Annotated[int, Field(ge=1)] | None = None
-    """Number of layers before the exit. By default an exit is trained after each of the first half of the layers,
-    and the one with the highest expected speed-up is kept."""
+    """Number of layers before the exit. By default all of the first half are tried, and the exit with the highest
+    expected speed-up is kept."""

@@ -19,8 +19,7 @@ class HeadsConfig(DrafterConfig):
     needs_hidden_states: ClassVar[bool] = True
 
     model: Annotated[str, Field(min_length=1)]
-    """Heads that `specdec train heads` wrote for this target: a file, a folder with `heads.safetensors`, or
-    `builtin:heads`."""
+    """Heads for this target: a file, a folder with `heads.safetensors`, or `builtin:heads`."""
     count: Annotated[int, Field(ge=1)] | None = None
     """Number of heads to use, from the first; by default all in the file."""
 
@@ -40,5 +39,4 @@ class HeadsTrainerConfig(TrainingConfig):
     width: Annotated[int, Field(ge=1)] | None = None
     """Width of each head's feed-forward layer; by default the target's hidden size."""
     reads_token: bool = True
-    """Feed the heads the last token in addition to the hidden state it was sampled from. Without it, they are the
-    heads of Stern et al. (2018) for greedy decoding, in which the hidden state determines the token."""
+    """Feed the heads the last token, too; without it, they are those of Stern et al. 2018, for greedy decoding."""

@@ -18,4 +18,4 @@ class MtpConfig(DrafterConfig):
     needs_hidden_states: ClassVar[bool] = True
 
     model: Annotated[str, Field(min_length=1)]
-    """An MTP layer for this target in the format of the speculators package: a folder or a hub name."""
+    """An MTP layer for this target, in the format of speculators: a folder or a hub name."""

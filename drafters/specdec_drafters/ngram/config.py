@@ -9,10 +9,11 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from specdec_core.interface import DrafterConfig, ModelError, TrainerConfig
+from specdec_core.interface import DrafterConfig, ModelError
 from specdec_core.interface.files import input_path
 from specdec_core.registry import is_shipped, shipped_file
-from specdec_drafters.common import BUILTIN_TEXTS
+from specdec_drafters.common import TextSource
+from specdec_drafters.training.config import DataConfig
 
 MAX_ORDER = 10
 """The highest order of an ARPA file, as for KenLM."""
@@ -35,22 +36,21 @@ class NgramConfig(DrafterConfig):
     token_ids_only: ClassVar[bool] = True
 
     arpa: Path | None = None
-    """An ARPA file over decimal token ids, of `specdec train ngram` or `lmplz`; or a built-in one, such as
-    `builtin:translation-bigram`."""
-    text: Annotated[str, Field(min_length=1)] | None = None
-    """A UTF-8 text to count, or `builtin:stdlib`, the Python standard library."""
+    """An ARPA file over decimal token ids, or a built-in one, such as `builtin:translation-bigram`."""
+    text: TextSource | None = None
+    """A UTF-8 text to count, or `builtin:stdlib`."""
     kenlm: Path | None = None
     """A model for the `kenlm` package."""
     words: Literal["ids", "tokens", "text"] = "ids"
-    """Words of the `kenlm` model: token `ids` in decimal, `tokens` of the target's tokenizer, or their `text`
-    without blanks around it."""
+    """Words of the `kenlm` model: decimal token `ids`, `tokens` of the target's tokenizer, or their `text` without
+    blanks around it."""
     load_method: Literal["lazy", "populate_or_lazy", "populate_or_read", "read"] = "lazy"
-    """How KenLM reads a binary: `lazy` maps it into memory, `populate_or_lazy` also reads all pages at once,
-    `read` copies it."""
+    """How KenLM reads a binary: `lazy` maps it into memory, `populate_or_lazy` also reads it at once, `read`
+    copies it."""
     order: Annotated[int, Field(ge=1)] | None = None
-    """The longest n-grams to use; by default all in `arpa`, 2 for `text`."""
+    """The longest n-grams; by default all in `arpa`, 2 for `text`."""
     max_bytes: Annotated[int, Field(ge=1)] | None = None
-    """The most bytes to count; by default the whole file, or 4 MB of `builtin:stdlib`."""
+    """The most bytes to count; by default all, or 4 MB of `builtin:stdlib`."""
     candidates: Annotated[int, Field(ge=1)] = 512
     """The most tokens that q is spread over."""
 
@@ -71,8 +71,6 @@ class NgramConfig(DrafterConfig):
                 find_arpa(self.arpa, Path())
             except ModelError as error:
                 raise ValueError(str(error)) from error
-        if self.text is not None and self.text.startswith("builtin:") and self.text not in BUILTIN_TEXTS:
-            raise ValueError(f"unknown built-in text {self.text!r}. Available: {', '.join(BUILTIN_TEXTS)}.")
         return self
 
     def _check_applies(self, source: str) -> None:
@@ -110,7 +108,7 @@ def find_arpa(arpa: Path, folder: Path) -> Path:
     return input_path(arpa, folder) if shipped is None else shipped
 
 
-class NgramTrainerConfig(TrainerConfig):
+class NgramTrainerConfig(DataConfig):
     """Estimate an n-gram model from one of `text`, `ids` and `samples`, and write it as an ARPA file.
 
     For example, from the Python standard library:
@@ -120,24 +118,10 @@ class NgramTrainerConfig(TrainerConfig):
     ```
     """
 
-    text: Annotated[str, Field(min_length=1)] | None = None
-    """A UTF-8 text to count, or `builtin:stdlib`, the Python standard library."""
-    ids: Path | None = None
-    """A file of the target's token ids, one sentence per line, as for `lmplz`."""
-    samples: Annotated[int, Field(ge=1)] | None = None
-    """Number of tokens to sample from the target at temperature 1 and count."""
-    sources: Path | None = None
-    """For `samples` from a target with an encoder: a JSONL file with a `source` per line."""
     order: Annotated[int, Field(ge=1, le=MAX_ORDER)] = 3
     """The longest n-grams."""
     split: Literal["document", "line"] = "document"
     """The sentences of `text`; no n-gram crosses the end of one."""
-    max_bytes: Annotated[int, Field(ge=1)] | None = None
-    """The most bytes of `text` to count; by default the whole file, or 4 MB of `builtin:stdlib`."""
-    seed: Annotated[int, Field(ge=0)] = 0
-    """The seed for `samples`."""
-    device: str = "auto"
-    """The device for `samples`: `cpu`, `cuda`, `cuda:1` ..."""
 
     @model_validator(mode="after")
     def _check_source(self) -> NgramTrainerConfig:
@@ -154,6 +138,4 @@ class NgramTrainerConfig(TrainerConfig):
             for name, is_set in (("max_bytes", self.max_bytes is not None), ("split", self.split != "document")):
                 if is_set:
                     raise ValueError(f"{name!r} applies to 'text', not to {given[0]!r}")
-        elif self.text.startswith("builtin:") and self.text not in BUILTIN_TEXTS:
-            raise ValueError(f"unknown built-in text {self.text!r}. Available: {', '.join(BUILTIN_TEXTS)}.")
         return self

@@ -19,8 +19,7 @@ class ParallelConfig(DrafterConfig, ModelSettings):
     """
 
     count: Annotated[int, Field(ge=1)] | None = None
-    """The most tokens of a draft; by default the number that the model was trained for, if its config says it
-    (`pard_depth`), else as many as are asked for."""
+    """The most tokens of a draft; by default `pard_depth` in the model's config, if it is there."""
 
     vllm_method: ClassVar[str | None] = "draft_model"
 

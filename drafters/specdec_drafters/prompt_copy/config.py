@@ -22,11 +22,9 @@ class PromptCopyConfig(DrafterConfig):
     max_match: Annotated[int, Field(ge=1)] = 16
     """The most tokens compared; matches of at least this length count as equally long."""
     prefer: Literal["recent", "frequent"] = "recent"
-    """Which of several equally long matches to copy from: the latest one, or at each token the most frequent
-    continuation."""
+    """Which of equally long matches to copy: the latest one, or at each token the most frequent continuation."""
     max_tokens: Annotated[int, Field(ge=1)] | None = None
-    """The most tokens to copy in a step, in a tree in each copy; by default as many as the gamma controller asks
-    for."""
+    """The most tokens to copy in a step, in a tree in each copy; by default gamma."""
 
     @model_validator(mode="after")
     def _check_order(self) -> PromptCopyConfig:

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from specdec_core.interface import TrainerConfig
-from specdec_drafters.common import BUILTIN_TEXTS
+from specdec_drafters.common import TextSource
 
 DEFAULT_MINUTES = 10.0
 """Default length of a training run."""
@@ -18,23 +18,32 @@ LossName = Literal["ce", "kl", "tv", "kl-then-tv"]
 """Name of a training loss."""
 
 
-class TrainingConfig(TrainerConfig):
-    """Training data, length and pace of a training run."""
+class DataConfig(TrainerConfig):
+    """What a drafter is trained on: text, token ids, or tokens that the target generates."""
+
+    text: TextSource | None = None
+    """A UTF-8 text to train on, or `builtin:stdlib`, the Python standard library."""
+    max_bytes: Annotated[int, Field(ge=1)] | None = None
+    """The most bytes of `text` to read; by default all, or 4 MB of `builtin:stdlib`."""
+    ids: Path | None = None
+    """A file of the target's token ids, one sequence per line; it needs no tokenizer."""
+    samples: Annotated[int, Field(ge=1)] | None = None
+    """Number of tokens to sample from the target."""
+    sources: Path | None = None
+    """For a target with an encoder: a JSONL file with a `source` and optionally a `target` per line."""
+    seed: Annotated[int, Field(ge=0)] = 0
+    """The seed of everything that is random."""
+    device: str = "auto"
+    """`cpu`, `cuda`, `cuda:1` ...; `auto` is a GPU if there is one."""
+
+
+class TrainingConfig(DataConfig):
+    """Length and pace of a training run."""
 
     resume: bool = False
     """Continue from the last checkpoint of the same training run."""
-    text: Annotated[str, Field(min_length=1)] | None = None
-    """A UTF-8 text to train on, or `builtin:stdlib`, the Python standard library."""
-    max_bytes: Annotated[int, Field(ge=1)] | None = None
-    """The most bytes of text to read; by default the whole file, or 4 MB of `builtin:stdlib`."""
-    ids: Path | None = None
-    """A file of the target's token ids to train on, one sequence per line; it needs no tokenizer."""
-    samples: Annotated[int, Field(ge=1)] | None = None
-    """Tokens to sample from the target for training, continuing `text` or `ids`, or answering `sources`."""
-    sources: Path | None = None
-    """For a target with an encoder: a JSONL file with a `source` and optionally a `target` per line."""
     held_out: Annotated[int, Field(ge=1)] = 4096
-    """Number of tokens to sample from the target for evaluation; they are not trained on."""
+    """Further tokens to sample from the target, for evaluation."""
     length: Annotated[int, Field(ge=2)] = 256
     """Tokens per training sequence: a window of text, or a sample from the target with its prompt."""
     batch_tokens: Annotated[int, Field(ge=1)] = 2048
@@ -49,17 +58,13 @@ class TrainingConfig(TrainerConfig):
     """`ce`, cross-entropy on the text; `kl`, KL(p || q); `tv`, total variation, which is 1 - alpha; `kl-then-tv`,
     KL first, then increasingly total variation."""
     temperature: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
-    """The temperature the pair will decode at; used for samples and for both distributions."""
-    seed: Annotated[int, Field(ge=0)] = 0
-    """The seed of the initial weights, the order of the data and the samples."""
+    """The temperature that the pair will decode at, of samples and of both distributions."""
     evaluate_every: Annotated[int, Field(ge=1)] = 50
     """Steps between two evaluations."""
     checkpoint_minutes: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 3.0
     """Minutes between two checkpoints."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     """Data type of matrix products; `auto` is bfloat16 if the hardware supports it."""
-    device: str = "auto"
-    """`cpu`, `cuda`, `cuda:1` ...; `auto` is a GPU if there is one."""
 
     @model_validator(mode="after")
     def _check_budget(self) -> TrainingConfig:
@@ -81,8 +86,6 @@ class TrainingConfig(TrainerConfig):
             raise ValueError(f"give {' or '.join(map(repr, read))}, not both{why}")
         if self.text is None and self.max_bytes is not None:
             raise ValueError("'max_bytes' limits 'text'; give 'text' too, or remove it")
-        if self.text is not None and self.text.startswith("builtin:") and self.text not in BUILTIN_TEXTS:
-            raise ValueError(f"unknown built-in text {self.text!r}. Available: {', '.join(BUILTIN_TEXTS)}.")
         return self
 
     @property

@@ -22,5 +22,4 @@ class TranslatedConfig(DrafterConfig):
     method: Literal["tli", "slem"] = "tli"
     """`tli`, token-level intersection, or `slem`, string-level exact match."""
     tokenizer: Annotated[str, Field(min_length=1)] | None = None
-    """Model with the drafter's tokenizer: a folder, a hub name, or a built-in one; by default the drafter's
-    own."""
+    """Model with the drafter's tokenizer; by default the drafter's own."""
