@@ -45,11 +45,11 @@ class Eagle3TrainerConfig(TrainingConfig):
     """Layers of the target that the head reads, numbered as in `hidden_states`; by default 2, half their number,
     and their number less 3."""
     draft_vocab: Annotated[int, Field(ge=1)] | None = None
-    """Number of tokens that the head can draft, the most frequent ones; by default at most 32000."""
+    """Number of most frequent tokens that the head can draft; by default at most 32000."""
     unrolled: Annotated[int, Field(ge=1)] = 4
     """Draft tokens to train at each position."""
     decay: Annotated[float, Field(gt=0, le=1)] = 0.8
-    """Weight of a draft token's loss over that of the one before."""
+    """Weight of a draft token's loss over the previous one's."""
     loss: Literal["kl", "tv", "kl-then-tv"] = "kl-then-tv"
     """KL(p || q), total variation, or KL first."""
     saved_as: Literal["float32", "bfloat16", "float16"] = "bfloat16"

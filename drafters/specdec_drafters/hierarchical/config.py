@@ -24,9 +24,9 @@ class HierarchicalConfig(DrafterConfig, ModelSettings):
     """Instead of `model`, a drafter whose model is the middle model, such as `early-exit` or `quantized`."""
 
     drafter: Annotated[Any, Nested("drafter", same_target=False)]
-    """The drafter for the middle model: a name, or a mapping with `name` and settings."""
+    """The drafter for the middle model."""
     gamma: NestedGamma
-    """Draft tokens per forward pass of the middle model: a number, a controller's name, or a mapping."""
+    """Draft tokens per forward pass of the middle model: a number, or a controller."""
 
     @model_validator(mode="after")
     def _check_middle(self) -> HierarchicalConfig:

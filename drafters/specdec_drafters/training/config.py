@@ -30,7 +30,7 @@ class DataConfig(TrainerConfig):
     samples: Annotated[int, Field(ge=1)] | None = None
     """Number of tokens to sample from the target."""
     sources: Path | None = None
-    """For a target with an encoder: a JSONL file with a `source` and optionally a `target` per line."""
+    """For a target with an encoder: a JSONL file of `{"source": ..., "target": ...}`, the target optional."""
     seed: Annotated[int, Field(ge=0)] = 0
     """The seed of everything that is random."""
     device: str = "auto"

@@ -18,7 +18,7 @@ class TranslatedConfig(DrafterConfig):
     needs_tokenizer: ClassVar[bool] = True
 
     drafter: Annotated[Any, Nested("drafter", same_tokens=False)]
-    """The drafter: a name, or a mapping with `name` and settings."""
+    """The drafter to wrap."""
     method: Literal["tli", "slem"] = "tli"
     """`tli`, token-level intersection, or `slem`, string-level exact match."""
     tokenizer: Annotated[str, Field(min_length=1)] | None = None
