@@ -1,13 +1,11 @@
-"""The tables of docs/gpu.md: forecasts beside what others have published."""
+"""Parts of docs/gpu.md: forecasts beside figures that others have published."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
-
-from markdown_table import table
 
 from specdec_core.costs.gpu.counting import ModelWork
 from specdec_core.costs.gpu.device import Launches, find_device, find_shape
@@ -52,25 +50,33 @@ def _beside(forecast: float, published: float, digits: int, unit: str = "") -> s
     return f"{forecast:.{digits}f}{unit}/{published:.{digits}f}{unit} ({forecast / published - 1:+.0%})"
 
 
-def gpt_fast_table() -> str:
-    """Return the forecast beside gpt-fast's tokens per second, with a column for each number of GPUs."""
-    rows: dict[tuple[str, str], dict[int, str]] = {}
-    for shape, weights, gpus, published, forecast in gpt_fast():
-        rows.setdefault((shape, weights), {})[gpus] = _beside(forecast, published, 1)
-    counts = sorted({count for cells in rows.values() for count in cells})
-    head = ("model", "weights", *(f"{count} GPU{'s' * (count > 1)}" for count in counts))
-    return table(head, ((*key, *(cells.get(count, "") for count in counts)) for key, cells in rows.items()))
+_NEAR = 0.25
+"""The error of a forecast up to which it counts as near."""
 
 
-def paper_table() -> str:
-    """Return the forecast beside the speed-ups of the paper's Table 2, with a column for each drafter."""
-    rows: dict[tuple[str, str], dict[str, str]] = {}
-    for task, drafter, temperature, _gamma, _c, published, found in paper():
-        rows.setdefault((task, str(temperature)), {})[drafter] = _beside(found, published, 1, "×")
-    drafters = list(dict.fromkeys(drafter for cells in rows.values() for drafter in cells))
-    return table(
-        ("task", "T", *drafters), ((*key, *map(cells.__getitem__, drafters)) for key, cells in rows.items())
-    )
+def _summary(errors: Mapping[str, tuple[float, float]], digits: int, unit: str = "") -> str:
+    """Return how many forecasts are near, and each of the others beside its published figure."""
+    far = {name: pair for name, pair in errors.items() if abs(pair[0] / pair[1] - 1) > _NEAR}
+    shown = "; ".join(f"{name}, {_beside(*pair, digits, unit)}" for name, pair in far.items())
+    return f"{len(errors) - len(far)} of {len(errors)} are within {_NEAR:.0%}. The others: {shown}.\n"
 
 
-TABLES = {"gpt-fast": gpt_fast_table, "paper": paper_table}
+def gpt_fast_text() -> str:
+    """Return the forecasts beside gpt-fast's tokens per second: those without fitted constants, and a summary."""
+    rows = {(shape, weights, gpus): (found, published) for shape, weights, gpus, published, found in gpt_fast()}
+    alone = {key[0]: pair for key, pair in rows.items() if key[1:] == ("bfloat16", 1)}
+    named = {f"{shape} in {weights} on {gpus} GPUs": pair for (shape, weights, gpus), pair in rows.items()}
+    shown = "; ".join(f"{shape}, {_beside(*pair, 1)}" for shape, pair in alone.items())
+    return f"In bfloat16 on one GPU: {shown}.\n\nAll: {_summary(named, 1)}"
+
+
+def paper_text() -> str:
+    """Return a summary of the forecasts beside the speed-ups of the paper's Table 2."""
+    rows = {
+        f"{drafter} on {task} at T = {temperature}": (found, published)
+        for task, drafter, temperature, _gamma, _c, published, found in paper()
+    }
+    return _summary(rows, 1, "×")
+
+
+TABLES = {"gpt-fast": gpt_fast_text, "paper": paper_text}
