@@ -218,22 +218,7 @@ def table() -> str:
     return "\n".join(lines) + "\n"
 
 
-def borders() -> str:
-    """Return a sentence on where the drafts of the first run are accepted."""
-    (one,) = (one for one in read()[:2] if one.temperature == 1)
-    edge = [at for at in range(SIDE * SIDE) if at % SIDE in (0, SIDE - 1)]
-    middle = [at for at in range(SIDE * SIDE) if at % SIDE in (3, 4)]
-
-    def rate(pixels: Sequence[int]) -> float:
-        return sum(one.accepted[at] for at in pixels) / sum(one.verified[at] for at in pixels)
-
-    return (
-        f"In the first and last column {rate(edge):.0%} of the {one.run}'s drafts are accepted, in the two middle "
-        f"columns {rate(middle):.0%}.\n"
-    )
-
-
-PARTS = {"table": table, "borders": borders}
+PARTS = {"table": table}
 """Generated parts of the page."""
 
 
