@@ -43,10 +43,10 @@ def record() -> dict[str, Any]:
 
 
 def write(trace: Mapping[str, Any], path: Path = DATA) -> None:
-    """Write a trace as JSON, a line for each step, with seven digits."""
-    plain = json.loads(json.dumps(trace), parse_float=lambda text: float(f"{float(text):.7g}"))
-    steps = ",\n".join(json.dumps(step, ensure_ascii=False) for step in plain.pop("steps"))
-    path.write_text(f'{json.dumps(plain)[:-1]}, "steps": [\n{steps}\n]}}\n', encoding="utf-8")
+    """Write a trace as JSON, a line for each step."""
+    head = json.dumps({name: value for name, value in trace.items() if name != "steps"})
+    steps = ",\n".join(json.dumps(step, ensure_ascii=False) for step in trace["steps"])
+    path.write_text(f'{head[:-1]}, "steps": [\n{steps}\n]}}\n', encoding="utf-8")
 
 
 def read(path: Path = DATA) -> dict[str, Any]:

@@ -64,6 +64,8 @@ class TraceObserver(Observer):
     def traces(self) -> list[dict[str, Any]]:
         """Return the trace of each sequence as plain data, which `specdec_core.trace.trace_html` draws.
 
+        Numbers have seven digits, as float32 has.
+
         Raises:
             ArgumentError: There are no reports with `verification`.
         """
@@ -82,8 +84,9 @@ class TraceObserver(Observer):
                 assert report.verification is not None
                 greedy = report.verification[row].r is None
                 items = list(_items(report, report.verification[row], row, speller(self._tokenizer)))
-                times = {"draft": report.draft_seconds, "verify": report.verify_seconds}
-                steps.append({"begin": begin, **times, "seconds": report.step_seconds, "items": items})
+                times = {"begin": begin, "draft": report.draft_seconds, "verify": report.verify_seconds}
+                times |= {"seconds": report.step_seconds}
+                steps.append({**{name: _rounded(seconds) for name, seconds in times.items()}, "items": items})
             begin += report.step_seconds
         tokens = sum(len(report.outcome.committed[row]) for report in self.reports)
         return {"tokens": tokens, "greedy": greedy, "steps": steps}
@@ -105,18 +108,23 @@ def _items(
             yield {"text": spell(token), "fate": origin}
             continue
         for test in tests:
-            top = [[spell(other), p, q] for other, p, q in test.top]
+            top = [[spell(other), _rounded(p), _rounded(q)] for other, p, q in test.top]
             fate = "accepted" if test.accepted else "rejected"
-            numbers = {"p": test.p, "q": test.q, "r": test.r, "l": test.lenience, "top": top}
-            yield {"text": spell(test.token), "fate": fate, **numbers, **by}
+            numbers = {"p": test.p, "q": test.q, "r": test.r, "l": test.lenience}
+            rounded = {name: _rounded(value) for name, value in numbers.items()}
+            yield {"text": spell(test.token), "fate": fate, **rounded, "top": top, **by}
             if test.accepted:
                 break
         if origin != "accepted":
-            top = [[spell(other), share] for other, share in found.top]
-            yield {"text": spell(token), "fate": origin, "r": found.r, "top": top, **by}
+            top = [[spell(other), _rounded(share)] for other, share in found.top]
+            yield {"text": spell(token), "fate": origin, "r": _rounded(found.r), "top": top, **by}
         if origin == "recovered" and report.outcome.parents is None:
             left = report.draft_tokens[row][report.outcome.accepted[row] + 1 :]
             yield from ({"text": spell(other), "fate": "unverified"} for other in left)
+
+
+def _rounded(number: float | None) -> float | None:
+    return None if number is None else float(f"{number:.7g}")
 
 
 class ProgressObserver(Observer):

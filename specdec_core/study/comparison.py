@@ -248,7 +248,7 @@ def _held(
     if "torch" not in sys.modules:
         progress.stage("loading torch and transformers")
     from specdec_core.study.progress import quiet_libraries
-    from specdec_core.study.report.result_files import first_outputs, write_results
+    from specdec_core.study.report.result_files import first_outputs, first_traces, write_results
     from specdec_core.study.report.summary import summarize
 
     with quiet_libraries():
@@ -256,7 +256,7 @@ def _held(
     rows = tuple(summarize(result, forecast))
     if output is None:
         return Comparison(result.study, rows)
-    files, problems = write_results(output, result.study, rows, first_outputs(result))
+    files, problems = write_results(output, result.study, rows, first_outputs(result), first_traces(result))
     return Comparison(result.study, rows, tuple(files), tuple(problems))
 
 

@@ -21,6 +21,7 @@ FATES = {
     "forced": "the only token that the constraint allows",
 }
 """What becomes of a token, and what that means."""
+_NAMES = {"bonus": "the bonus token"}
 _COMMITTED = ("accepted", "recovered", "bonus", "forced")
 _BUTTONS = {"first": "First", "back": "Back", "forward": "Forward", "last": "Last"}
 
@@ -30,16 +31,28 @@ def _file(name: str) -> str:
     return files(__package__).joinpath(name).read_text(encoding="utf-8")
 
 
+def style() -> str:
+    """Return the style sheet of figures."""
+    return _file("player.css")
+
+
+def script() -> str:
+    """Return the script of figures."""
+    return _file("player.js")
+
+
 def script_source() -> str:
     """Return the source of a content security policy that allows the script of the figure, and no other."""
-    digest = hashlib.sha256(_file("player.js").encode()).digest()
+    digest = hashlib.sha256(script().encode()).digest()
     return f"'sha256-{base64.b64encode(digest).decode()}'"
 
 
 def trace_page(traces: Sequence[Mapping[str, Any]], title: str) -> str:
     """Return a page of its own with one figure for each trace."""
     policy = f"default-src 'none'; style-src 'unsafe-inline'; script-src {script_source()}; img-src data:"
-    body = "\n".join(trace_html(one, f"Prompt {n}" if len(traces) > 1 else "") for n, one in enumerate(traces, 1))
+    body = "\n".join(
+        trace_figure(one, f"Prompt {n}" if len(traces) > 1 else "") for n, one in enumerate(traces, 1)
+    )
     return f"""<!DOCTYPE html>
 <html lang="en">
 <head>
@@ -49,11 +62,13 @@ def trace_page(traces: Sequence[Mapping[str, Any]], title: str) -> str:
 <meta name="color-scheme" content="light dark">
 <title>{escape(title)}</title>
 <link rel="icon" href="data:,">
-<style>body {{max-width: 62rem; margin: 2rem auto; padding: 0 1rem; font: 1rem/1.5 system-ui, sans-serif}}</style>
+<style>body {{max-width: 62rem; margin: 2rem auto; padding: 0 1rem; font: 1rem/1.5 system-ui, sans-serif}}
+{style()}</style>
 </head>
 <body>
 <h1>{escape(title)}</h1>
 {body}
+<script>{script()}</script>
 </body>
 </html>
 """
@@ -66,21 +81,32 @@ def trace_html(trace: Mapping[str, Any], title: str = "") -> str:
         trace: As `TraceObserver.traces` returns it.
         title: A heading above it.
     """
+    return f"<style>{style()}</style>{trace_figure(trace, title)}<script>{script()}</script>"
+
+
+def trace_figure(trace: Mapping[str, Any], title: str = "") -> str:
+    """Return the figure alone, for a page with `style()`, and with `script()` below its figures.
+
+    Args:
+        trace: As for `trace_html`.
+        title: A heading above it.
+    """
     steps = trace["steps"]
     seen = {item["fate"] for step in steps for item in step["items"]}
     legend = "".join(f'<li><span class="{one}">{one}</span> {FATES[one]}</li>' for one in FATES if one in seen)
+    if _timed(steps):
+        legend += '<li><span class="draft">draft</span> and <span class="verify">verify</span> time</li>'
     buttons = "".join(f'<button type="button" data-go="{go}">{name}</button>' for go, name in _BUTTONS.items())
     sections = "".join(_section(trace, number) for number in range(len(steps)))
     label = f"Trace of a decoding: {trace['tokens']} tokens in {len(steps)} steps"
     return (
-        f'<figure class="specdec-trace" role="group" aria-label="{label}"><style>{_file("player.css")}</style>'
+        f'<figure class="specdec-trace" role="group" aria-label="{label}">'
         f"{f'<p><strong>{escape(title)}</strong></p>' if title else ''}"
         f'<p class="whole" aria-hidden="true">{"".join(_words(steps))}</p>'
         f'<div class="controls">{buttons}'
         "<small>Keys: ← → steps, ↑ ↓ tokens, Home and End.</small></div>"
         f'<p class="now" role="status" aria-live="polite"></p>{sections}{_time_line(steps)}'
-        f'<figcaption><ul>{legend}<li><span class="draft">draft</span> and <span class="verify">verify</span> '
-        f"time</li></ul></figcaption><script>{_file('player.js')}</script></figure>"
+        f"<figcaption><ul>{legend}</ul></figcaption></figure>"
     )
 
 
@@ -103,7 +129,7 @@ def _section(trace: Mapping[str, Any], number: int) -> str:
             tokens.append(f"<span{mark}>{text}</span>")
             continue
         tokens.append(f'<button type="button"{mark} aria-pressed="false">{text}</button>')
-        verdict = f"{_quoted(item)} is {fate}: {_reason(item, greedy=trace['greedy'])}."
+        verdict = f"{_quoted(item)} is {_NAMES.get(fate, fate)}: {_reason(item, greedy=trace['greedy'])}."
         details.append(f'<div class="detail"><p>{escape(verdict)}</p>{_bars(item)}</div>')
     return (
         f'<section aria-label="Step {number + 1}" data-words="{escape(_summary(trace["steps"], number))}">'
@@ -114,14 +140,25 @@ def _section(trace: Mapping[str, Any], number: int) -> str:
 def _summary(steps: Sequence[Mapping[str, Any]], number: int) -> str:
     """Return a step in words, for those who hear it."""
     items = steps[number]["items"]
-    drafted = sum(one["fate"] in ("accepted", "rejected", "unverified") for one in items)
-    draft, verify = (f"{1000 * steps[number][part]:.1f} ms" for part in ("draft", "verify"))
-    parts = [f"Step {number + 1} of {len(steps)}: {drafted} drafted in {draft}, verified in {verify}"]
+    parts = [f"Step {number + 1} of {len(steps)}: {_drafted(steps[number])}"]
     for fate in FATES:
         those = [_quoted(one) for one in items if one["fate"] == fate]
         if those and fate != "unverified":
             parts.append(f"{fate} {' '.join(those)}")
     return "; ".join(parts) + "."
+
+
+def _drafted(step: Mapping[str, Any]) -> str:
+    """Return how many tokens a step drafted, and how long that took if it was timed."""
+    count = sum(one["fate"] in ("accepted", "rejected", "unverified") for one in step["items"])
+    if not _timed([step]):
+        return f"{count} drafted"
+    draft, verify = (f"{1000 * step[part]:.1f} ms" for part in ("draft", "verify"))
+    return f"{count} drafted in {draft}, verified in {verify}"
+
+
+def _timed(steps: Sequence[Mapping[str, Any]]) -> bool:
+    return all("seconds" in step for step in steps)
 
 
 def _quoted(item: Mapping[str, Any]) -> str:
@@ -159,13 +196,16 @@ def _bars(item: Mapping[str, Any]) -> str:
             f'<td>{share:.3f} <i class="{name}" style="--share:{share:.3f}"></i></td>'
             for name, share in zip(names, shares[: len(names)], strict=True)
         )
-        rows.append(f'<tr{own}><th scope="row">{_text(text)}</th>{cells}</tr>')
+        name = _text(text if text.strip(" ") else text.replace(" ", "␣"))
+        rows.append(f'<tr{own}><th scope="row">{name}</th>{cells}</tr>')
     top = f'<thead><tr><th scope="col">token</th>{head}</tr></thead>'
     return f'<table class="bars">{top}<tbody>{"".join(rows)}</tbody></table>'
 
 
 def _time_line(steps: Sequence[Mapping[str, Any]]) -> str:
-    """Return the draft and the target's forward pass of each step over time."""
+    """Return the draft and the target's forward pass of each step over time; empty if they were not timed."""
+    if not _timed(steps):
+        return ""
     whole = max((step["begin"] + step["seconds"] for step in steps), default=0) or 1
     blocks = []
     for number, step in enumerate(steps):

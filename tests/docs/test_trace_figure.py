@@ -7,9 +7,12 @@ from xml.etree import ElementTree
 
 import pytest
 
+from specdec_core.study.config.prompts import PromptText
+from specdec_core.study.report.html.html_report import report_page
 from specdec_core.trace import trace_page
 from specdec_core.trace.figure import FATES
 from tests.docs.pages import ROOT, load
+from tests.study.summaries import baseline, output, run
 
 trace_figure = load(ROOT / "docs" / "trace_figure.py")
 
@@ -37,7 +40,8 @@ def test_the_picture_has_every_token_of_the_trace():
 
 def test_the_site_shows_the_figure_in_place_of_its_marker():
     page = trace_figure.on_page(f"<p>before</p>{trace_figure.MARKER}<p>after</p>")
-    assert page.startswith("<p>before</p><figure")
+    assert page.startswith("<p>before</p><style>")
+    assert page.count('<figure class="specdec-trace"') == 1
     assert page.count("<section ") == len(trace_figure.read()["steps"])
     assert trace_figure.on_page("<p>no marker</p>") == "<p>no marker</p>"
     assert trace_figure.MARKER in (ROOT / "docs" / "how-a-step-works.md").read_text(encoding="utf-8")
@@ -80,7 +84,8 @@ def test_keys_lead_through_steps_and_tokens(chrome, figure):
         assert pressed == ["true" if index == token else "false" for index in range(len(buttons))]
         (detail,) = shown(figure, ".detail")
         tested = [one for one in items if "top" in one][token]
-        assert f"is {tested['fate']}: " in detail.text
+        name = "the bonus token" if tested["fate"] == "bonus" else tested["fate"]
+        assert f"is {name}: " in detail.text
         assert f"{tested['r']:.4f}" in detail.text
         # What a screen reader says.
         status = figure.find_element("css selector", "[role=status]")
@@ -124,6 +129,32 @@ def test_a_click_on_the_text_or_the_time_leads_to_its_step(figure):
         figure.find_element("css selector", selector).click()
         (section,) = shown(figure, "section")
         assert section.get_attribute("aria-label") == f"Step {step + 1}"
+
+
+def test_the_report_leads_to_the_figure_of_a_run_and_its_policy_allows_the_script(chrome, tmp_path):
+    from selenium.webdriver.common.keys import Keys
+
+    recorded = {"prompt": 0, **trace_figure.read()}
+    runs = [baseline(), run("first"), run("second")]
+    outputs = {(None, one.name): [output("Some text.")] for one in runs}
+    prompts = {None: [PromptText("one", trace_figure.PROMPT)]}
+    traces = {(None, "first"): recorded, (None, "second"): recorded}
+    page = tmp_path / "report.html"
+    page.write_text(report_page("study.yaml", runs, outputs, prompts, traces=traces), encoding="utf-8")
+    chrome.get(page.as_uri())
+    assert not [entry for entry in chrome.get_log("browser") if entry["level"] in ("SEVERE", "WARNING")]
+
+    figures = chrome.find_elements("css selector", ".specdec-trace")
+    assert [one.is_displayed() for one in figures] == [True, False]
+    chrome.find_elements("link text", "Step by step")[1].send_keys(Keys.ENTER)
+    assert [one.is_displayed() for one in figures] == [True, True]
+    buttons = figures[1].find_element("css selector", "[data-go='first']")
+    buttons.send_keys(Keys.ARROW_RIGHT)
+    status = [one.find_element("css selector", "[role=status][aria-live=polite]").text[:6] for one in figures]
+    assert status == ["Step 1", "Step 2"], "each figure has its own step"
+    for one, step in zip(figures, (1, 2), strict=True):
+        (section,) = shown(one, "section")
+        assert section.get_attribute("aria-label") == f"Step {step}"
 
 
 def test_without_a_script_every_step_is_there(chrome, tmp_path):

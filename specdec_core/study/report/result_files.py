@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 Outputs: TypeAlias = Mapping[tuple[str | None, str], "Sequence[Output]"]
 """The outputs by task and run, in the order of the prompts."""
+Traces: TypeAlias = Mapping[tuple[str | None, str], Mapping[str, Any]]
+"""The trace of each run that has one, by task and run; see `Repeat.trace`."""
 
 _COLUMN_PREFIXES = {
     **{name: name for name in ("quality", "replayed", "forecast")},
@@ -45,6 +47,11 @@ def first_outputs(result: StudyResult) -> Outputs:
         for run in task.runs
         for repeat in list(result.of_run(task, run.name).values())[:1]
     }
+
+
+def first_traces(result: StudyResult) -> Traces:
+    """Return the trace of each run that has one."""
+    return {key[:2]: repeat.trace for key, repeat in result.repeats.items() if repeat.trace is not None}
 
 
 def output_lines(study: Study, outputs: Outputs) -> Iterator[dict[str, Any]]:
@@ -77,7 +84,7 @@ def _speculative_decoding(output: Output) -> dict[str, Any] | None:
 
 
 def write_results(
-    folder: Path, study: Study, summaries: Sequence[RunSummary], outputs: Outputs
+    folder: Path, study: Study, summaries: Sequence[RunSummary], outputs: Outputs, traces: Traces | None = None
 ) -> tuple[list[Path], list[str]]:
     """Write `results.jsonl`, `summary.csv`, `outputs.jsonl` and `report.html`, each whole or not at all.
 
@@ -88,6 +95,7 @@ def write_results(
         study: The study that was run.
         summaries: The summary of each run.
         outputs: The outputs of each run, as `first_outputs` returns them.
+        traces: The traces, as `first_traces` returns them.
 
     Returns:
         The paths of the files that were written, and why others were not.
@@ -98,7 +106,7 @@ def write_results(
         RESULTS: lambda: _json_lines(lines),
         SUMMARY: lambda: [_csv(lines)],
         OUTPUTS: lambda: _json_lines(output_lines(study, outputs)),
-        REPORT: lambda: [report_page(study.path.name, summaries, outputs, prompts, study.config.images)],
+        REPORT: lambda: [report_page(study.path.name, summaries, outputs, prompts, study.config.images, traces)],
     }
     written, problems = [], []
     for name, content in contents.items():

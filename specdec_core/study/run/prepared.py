@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 from time import thread_time
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from specdec_core.decoding import (
     BatchResult,
+    Conversations,
     Generation,
     Metrics,
     PluginFailure,
+    TraceObserver,
     answers,
     thinking_marks,
     thinking_span,
 )
-from specdec_core.interface.errors import OutOfMemoryError
+from specdec_core.interface.errors import OutOfMemoryError, SpecdecError
 from specdec_core.interface.settings import GenerationSettings, SamplingSettings
 from specdec_core.models import LoadedModel
 from specdec_core.models.fast.packing import describe_hardware
@@ -29,7 +32,7 @@ from specdec_core.study.report.quality import Output
 from specdec_core.study.run.factory import make_decoder
 from specdec_core.study.run.repeats import Repeat, outgrown
 
-_WARM_UP_TOKENS = 8
+_WARM_UP_TOKENS, _TRACED_TOKENS = 8, 24
 
 Batch: TypeAlias = tuple[Sequence[Sequence[ReadyPrompt]], Sequence[Sequence[int]]]
 """Conversations that are decoded together, most of a single turn, and a seed for each turn."""
@@ -141,6 +144,12 @@ class PreparedRun:
                 outputs.append(Output(one.tokens, one.text, one.metrics, thinking=thinking, finish_reason=ended))
                 seconds.append(one.seconds)
         notes.update(dict.fromkeys(outgrown(outputs)))
+        trace = None
+        if number == 1:
+            try:
+                trace = self._trace()
+            except SpecdecError as error:
+                notes[f"the report has no trace: {error}"] = None
         return Repeat(
             *(job.task, job.run.name, number, metrics, tuple(failures), tuple(outputs)),
             request_seconds=tuple(seconds),
@@ -150,7 +159,26 @@ class PreparedRun:
             notes=tuple(notes),
             remembers=remembers,
             varies=gamma is not None and gamma.varies,
+            trace=trace,
         )
+
+    def _trace(self) -> dict[str, Any] | None:
+        """Decode the first tokens of the first prompt again, untimed, and return the trace.
+
+        The drafter knows what it knew when this prompt was decoded, unless it decoded others to warm up. None if
+        nothing drafts, for beam search, and where the prompt has no answer.
+        """
+        drafter, tokens = self._decoder.drafter, min(_TRACED_TOKENS, self._generation.max_new_tokens)
+        if drafter is None or self._generation.beams > 1:
+            return None
+        drafter.reset()
+        prompts, seeds = self._job.batches[0]
+        observer = TraceObserver(probabilities=True)
+        short = self._generation.model_copy(update={"max_new_tokens": tokens})
+        with closing(Conversations(self._decoder, 1)) as talk:
+            for _ in talk.stream([prompts[0][0]], short, [observer], seeds=[seeds[0][0]]):
+                pass
+        return {"prompt": 0, **observer.traces()[0]} if observer.reports else None
 
     def _decode(self, batch: Batch, generation: GenerationSettings) -> Iterator[_Turns]:
         """Decode a batch; where memory is short and the study allows it, in halves."""

@@ -40,6 +40,8 @@ class Repeat:
         by_prompt: What is expected for each prompt of a replay; empty if it was decoded.
         remembers: Whether the drafter declares that it keeps knowledge between requests.
         varies: Whether the gamma controller declares that it may choose otherwise in another repeat.
+        trace: The beginning of one output, as `TraceObserver.traces` returns it; `prompt` is the number of its
+            prompt, from 0. It was decoded once more, and is in no other figure. None if there is none.
     """
 
     task: str | None
@@ -57,6 +59,7 @@ class Repeat:
     by_prompt: tuple[PromptCounts, ...] = ()
     remembers: bool = False
     varies: bool = False
+    trace: Mapping[str, Any] | None = None
 
     @property
     def key(self) -> RepeatKey:
@@ -65,17 +68,21 @@ class Repeat:
 
     def without_times(self) -> Repeat:
         """Return the same repeat with no time measured."""
-        return replace(self, metrics=self.metrics.without_times(), request_seconds=(), cpu_seconds=None)
+        trace = self.trace and {**self.trace, "steps": [{"items": step["items"]} for step in self.trace["steps"]]}
+        untimed = self.metrics.without_times()
+        return replace(self, metrics=untimed, request_seconds=(), cpu_seconds=None, trace=trace)
 
     def in_order(self, numbers: Sequence[int]) -> Repeat:
-        """Return the repeat with outputs and times in the order of the prompts.
+        """Return the repeat with outputs, times and trace in the order of the prompts.
 
         Args:
             numbers: The number of the prompt of each output, from 0.
         """
         order = sorted(range(len(numbers)), key=numbers.__getitem__)
         seconds = tuple(self.request_seconds[n] for n in order) if self.request_seconds else ()
-        return replace(self, outputs=tuple(self.outputs[n] for n in order), request_seconds=seconds)
+        outputs = tuple(self.outputs[n] for n in order)
+        trace = self.trace and {**self.trace, "prompt": numbers[self.trace["prompt"]]}
+        return replace(self, outputs=outputs, request_seconds=seconds, trace=trace)
 
     def to_plain(self) -> dict[str, Any]:
         """Return the repeat as plain data, which JSON can hold."""
@@ -94,6 +101,7 @@ class Repeat:
             **({} if self.replayed is None else {"replayed": asdict(self.replayed)}),
             **({"by_prompt": [asdict(one) for one in self.by_prompt]} if self.by_prompt else {}),
             **{name: True for name in ("remembers", "varies") if getattr(self, name)},
+            **({} if self.trace is None else {"trace": self.trace}),
         }
 
     @classmethod

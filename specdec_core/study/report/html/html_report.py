@@ -1,4 +1,7 @@
-"""The report of a study: a single HTML page without scripts or external resources. Imports no torch."""
+"""The report of a study: a single HTML page without external resources. Imports no torch.
+
+Its only script is that of traces; without them it has none.
+"""
 
 from __future__ import annotations
 
@@ -26,15 +29,17 @@ from specdec_core.study.report.groups.tables import (
 from specdec_core.study.report.html import charts
 from specdec_core.study.report.html.heat_map import heat_map, prompt_groups, trace
 from specdec_core.study.report.html.pictures import Picture, pictures
+from specdec_core.study.report.html.traces import run_traces
 from specdec_core.study.report.replayed import replay_line, replay_of
 from specdec_core.study.report.tables import by_task, quality_table, request_table, results_table
 from specdec_core.study.report.verdict import verdict
+from specdec_core.trace import figure as trace_figures
 
 if TYPE_CHECKING:
     from specdec_core.study.config.prompts import PromptText
     from specdec_core.study.config.schema import ImagesConfig
     from specdec_core.study.report.quality import Output
-    from specdec_core.study.report.result_files import Outputs
+    from specdec_core.study.report.result_files import Outputs, Traces
     from specdec_core.study.report.summary import RunSummary
 
 SCOPE = "specdec-report"
@@ -53,6 +58,7 @@ def report_page(
     outputs: Outputs,
     prompts: Mapping[str | None, Sequence[PromptText]],
     images: ImagesConfig | None = None,
+    traces: Traces | None = None,
 ) -> str:
     """Return the report of a study as an HTML page; the same arguments give the same page.
 
@@ -62,9 +68,10 @@ def report_page(
         outputs: The outputs by task and run, in the order of the prompts.
         prompts: The prompts by task; the key None stands for the only task of a study without `tasks`.
         images: How outputs are shown as pictures; None if they are not.
+        traces: The trace of each run that has one, by task and run.
     """
     tasks = [
-        _Section(number, runs, prompts.get(runs[0].task, ()), outputs, images)
+        _Section(number, runs, prompts.get(runs[0].task, ()), outputs, images, traces or {})
         for number, runs in enumerate(by_task(summaries), start=1)
     ]
     page = _environment().get_template("report.html.jinja")
@@ -76,6 +83,7 @@ def report_page(
         min_count=MIN_COUNT,
         ruled=ruled,
         banner=_banner(tasks),
+        trace_figures=trace_figures if traces else None,
     )
 
 
@@ -159,6 +167,7 @@ class _Section:
         prompts: Its prompts.
         outputs: The outputs by task and run.
         images: How outputs are shown as pictures; None if they are not.
+        traces: The traces by task and run.
     """
 
     def __init__(
@@ -168,6 +177,7 @@ class _Section:
         prompts: Sequence[PromptText],
         outputs: Outputs,
         images: ImagesConfig | None = None,
+        traces: Traces | None = None,
     ) -> None:
         self.number = number
         self.runs = runs
@@ -175,6 +185,7 @@ class _Section:
         self._images = images
         self.prompts = prompts[:MAX_PROMPTS]
         self._written = {run.name: outputs.get((run.task, run.name), ()) for run in runs}
+        self.traces = run_traces(runs, traces or {}, number, [prompt.id for prompt in prompts])
         self.name = runs[0].task
         self.replayed = replay_of(runs)
         self.verdict = verdict(runs)
@@ -266,7 +277,7 @@ class _Section:
         tokens, steps = len(own[0].tokens), own[0].metrics.steps
         return f"{tokens / steps:.2f} ({tokens}/{steps})"
 
-    def outputs(self, index: int) -> Iterator[tuple[str, bool, str, str, str]]:
+    def outputs(self, index: int) -> Iterator[tuple[str, bool, str, str, str, str]]:
         """Yield the outputs for a prompt, the baseline first; runs that did not finish it are left out.
 
         Args:
@@ -274,8 +285,10 @@ class _Section:
 
         Yields:
             The name of the run; whether its tokens are those of the baseline; the text, of a greedy run that
-            departs only up to the difference; the text from there on; and the accepted draft tokens of each step.
+            departs only up to the difference; the text from there on; the accepted draft tokens of each step; and
+            the element with its trace, if there is one.
         """
+        anchors = {one.run: one.anchor for one in self.traces if one.prompt == index}
         baseline: Output | None = None
         for run in self.runs:
             if index >= len(self._written[run.name]):
@@ -288,7 +301,8 @@ class _Section:
                 pairs = zip(_text(baseline), text, strict=False)
                 shared = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
                 text, rest = text[:shared], _cut(text[shared:], _MAX_OUTPUT) or " [ends here]"
-            yield run.name, same, _cut(text, _MAX_OUTPUT), rest, trace(output.metrics)
+            anchor = anchors.get(run.name, "")
+            yield run.name, same, _cut(text, _MAX_OUTPUT), rest, trace(output.metrics), anchor
 
 
 def _text(output: Output) -> str:
