@@ -10,6 +10,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from markdown_table import table
+
 DATA = Path(__file__).parent / "data" / "beams.json"
 
 
@@ -20,28 +22,37 @@ def _data() -> dict[str, Any]:
 
 
 def quality() -> str:
-    """Return BLEU by the number of beams, and how often sequences are those of transformers."""
-    lines = [f"| beams | BLEU, {_data()['prompts']} prompts | same as `generate(num_beams=w)` |", "|---|---|---|"]
-    for row in _data()["rows"]:
-        if "bleu" in row:
-            same = f"{row['same_as_transformers']:.0%}" if "same_as_transformers" in row else ""
-            lines.append(f"| {row['w'] if row['w'] > 1 else 'greedy'} | {row['bleu']:.1f} | {same} |")
-    return "\n".join(lines) + "\n"
+    """Return BLEU by the number of beams, and how many texts are those of transformers, drafted or not."""
+    data = _data()
+    bleu = {row["w"]: f"{row['bleu']:.1f}" for row in data["rows"] if "bleu" in row}
+    greedy = bleu.pop(1)
+    *others, last = bleu.values()
+    *beams, most = map(str, bleu)
+    shares = ("same_as_transformers", "same_as_without")
+    same = min(row[share] for row in data["rows"] for share in shares if share in row)
+    return (
+        f"BLEU of the built-in T5 on {data['prompts']} prompts is {greedy} in greedy decoding, and "
+        f"{', '.join(others)} and {last} with {', '.join(beams)} and {most} beams. "
+        f"{same:.0%} of the texts are those of `generate(num_beams=w)`, with a drafter or without.\n"
+    )
 
 
 def passes() -> str:
     """Return the passes that drafts save, by w and u."""
-    head = ("w", "u", "same as without a drafter", "levels accepted", "steps per pass", "passes saved")
-    lines = [f"| {' | '.join((*head, 'tokens read per pass'))} |", f"|{'---|' * 7}"]
-    for row in _data()["rows"]:
-        if "passes" not in row:
-            continue
-        cells = [str(row["w"]), "–", "", "", f"{row['steps_per_pass']:.2f}", ""]
-        if "u" in row:
-            shares = f"{row['same_as_without']:.0%}", f"{row['alpha']:.2f}"
-            cells = [str(row["w"]), str(row["u"]), *shares, cells[4], f"{row['saved']:.0%}"]
-        lines.append(f"| {' | '.join((*cells, format(row['tokens_per_pass'], '.1f')))} |")
-    return "\n".join(lines) + "\n"
+    head = ("w", "u", "levels accepted", "steps per pass", "passes saved", "tokens read per pass")
+    rows = [
+        (
+            str(row["w"]),
+            str(row["u"]),
+            f"{row['alpha']:.2f}",
+            f"{row['steps_per_pass']:.2f}",
+            f"{row['saved']:.0%}",
+            f"{row['tokens_per_pass']:.1f}",
+        )
+        for row in _data()["rows"]
+        if "u" in row
+    ]
+    return table(head, rows)
 
 
 TABLES = {"quality": quality, "passes": passes}

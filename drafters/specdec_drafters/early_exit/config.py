@@ -19,8 +19,8 @@ class EarlyExitConfig(DrafterConfig):
     needs_model: ClassVar[bool] = True
 
     layers: Annotated[int, Field(ge=1)] | None = None
-    """Number of the target's layers that draft, from the first; by default those of the trained exit, or the
-    fastest expected number."""
+    """Number of the target's layers that draft, from the first; by default those of the trained exit, or as
+    many as Theorem 3.8 finds best."""
     model: Annotated[str, Field(min_length=1)] | None = None
     """A trained exit for this target: a file, a folder with `early-exit.safetensors`, or `builtin:early-exit`. By
     default the target's own norm and head."""

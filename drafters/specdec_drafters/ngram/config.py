@@ -38,7 +38,7 @@ class NgramConfig(DrafterConfig):
     arpa: Path | None = None
     """An ARPA file over decimal token ids, or a built-in one, such as `builtin:translation-bigram`."""
     text: TextSource | None = None
-    """A UTF-8 text to count, or `builtin:stdlib`."""
+    """A UTF-8 text to count, or `builtin:stdlib`, the Python standard library."""
     kenlm: Path | None = None
     """A model for the `kenlm` package."""
     words: Literal["ids", "tokens", "text"] = "ids"

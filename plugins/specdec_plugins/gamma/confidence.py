@@ -27,7 +27,7 @@ class ConfidenceGammaConfig(PluginConfig):
     learn: bool = False
     """Learn the threshold of each sequence from the outcome of its drafts."""
     c: Cost = 0.05
-    """For `learn`: cost coefficient, the drafter's time per token divided by the time of a target forward pass."""
+    """For `learn`: cost coefficient c, the time of a draft token over that of a target forward pass."""
     decay: Decay = 0.98
     """For `learn`: the weight of past observations is multiplied by this in every step."""
 

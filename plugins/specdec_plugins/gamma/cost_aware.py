@@ -35,10 +35,9 @@ class CostAwareGammaConfig(PluginConfig):
     decay_steps: Annotated[float, Field(ge=10, allow_inf_nan=False)] = 250
     """Number of steps after which an observation weighs 1 / e of a new one."""
     exploration: Annotated[float, Field(ge=0, le=0.5)] = 0.01
-    """Share of the time that may be spent on gammas that do not look best."""
+    """Share of the time to spend on other gammas, to find out when they pay."""
     seconds: tuple[Annotated[float, Field(gt=0, allow_inf_nan=False)], ...] | None = None
-    """Time of a step with 0, 1, ... `max_gamma` draft tokens, in any unit: `step` in a file of `specdec measure`.
-    If given, nothing is timed."""
+    """Times of steps with 0, 1, ... `max_gamma` draft tokens, in any unit, instead of measured ones."""
 
     @model_validator(mode="after")
     def _check_seconds(self) -> CostAwareGammaConfig:

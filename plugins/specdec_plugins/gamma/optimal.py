@@ -40,20 +40,20 @@ class OptimalGammaConfig(PluginConfig):
     """
 
     alpha: Rate | None = None
-    """Expected acceptance rate (alpha) of the drafter."""
+    """Expected acceptance rate of the drafter."""
     c: Cost | None = None
-    """Cost coefficient: the drafter's time per token divided by the time of a target forward pass."""
+    """Cost coefficient c: the time of a draft token over that of a target forward pass."""
     verify_cost: tuple[float, ...] | None = None
-    """T(k) / T(0) for k = 0, 1, ...: the time to verify k draft tokens, relative to a target forward pass without
-    drafts. Extrapolated with its last slope. By default 1 everywhere, as the paper assumes."""
+    """T(k) / T(0) for k = 0, 1, ...: the time to verify k draft tokens, relative to none. Extrapolated with its
+    last slope; by default 1 everywhere, as the paper assumes."""
     drafter: str | None = None
     """Name of the drafter in `measured`; required if the file has several."""
     temperature: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1.0
-    """Temperature at which the acceptance in `measured` was taken; 0 is greedy decoding."""
+    """Temperature of the acceptance in `measured`."""
     lenience: Annotated[float, Field(gt=0, le=1)] = 1.0
-    """Lenience at which the acceptance in `measured` was taken."""
+    """Lenience of the acceptance in `measured`."""
     measured: MeasuredSteps | None = None
-    """A file written by `specdec measure --output`, relative to the study file. Results record the values read."""
+    """A file of `specdec measure --output`, relative to the study file. Results record its values."""
     max_gamma: Count = 16
     """The largest gamma considered; with `measured`, at most the longest draft that was timed."""
 

@@ -46,18 +46,16 @@ class OptimalTreeGammaConfig(PluginConfig):
     """For each depth, the probability that the child of rank 1, 2, ... is the accepted one. The last row also
     holds further down."""
     c: Cost | None = None
-    """Cost coefficient: the drafter's time for one level of the tree divided by the time of a target forward pass.
-    0 by default."""
+    """Cost coefficient c: the time of a level of the tree over that of a target forward pass; 0 by default."""
     verify_cost: Times | None = None
-    """T(k) / T(0) for k = 0, 1, ...: the time to verify k nodes, relative to a target forward pass without a
-    draft. Extrapolated with its last slope. By default 1 everywhere, as the paper assumes."""
+    """T(k) / T(0) for k = 0, 1, ...: the time to verify k nodes, relative to none. Extrapolated with its last
+    slope; by default 1 everywhere, as the paper assumes."""
     drafter: str | None = None
     """Name of the drafter in `measured`; required if the file has several."""
     temperature: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1.0
-    """Temperature at which the acceptance in `measured` was taken; 0 is greedy decoding."""
+    """Temperature of the acceptance in `measured`."""
     measured: MeasuredRanks | None = None
-    """A file written by `specdec measure --ranks R --output`, relative to the study file. Results record the
-    values read."""
+    """A file of `specdec measure --ranks R --output`, relative to the study file. Results record its values."""
     nodes: Annotated[Count, Field(le=256)] = 16
     """Maximum number of nodes."""
     depth: Annotated[Count, Field(le=32)] = 8

@@ -26,8 +26,8 @@ class RunningAverageGammaConfig(AdaptiveGammaConfig):
     decay: Decay = 0.95
     """Decay of the moving average per step; it averages over about 1 / (1 - decay) steps."""
     c: Cost | None = 0.05
-    """Cost coefficient: the drafter's time per token divided by the time of a target forward pass. `null` measures
-    it while decoding; then the same seed may give different tokens."""
+    """Cost coefficient c: the time of a draft token over that of a target forward pass. `null` measures it while
+    decoding; then the same seed may give different tokens."""
 
 
 class RunningAverageGamma(GammaController):

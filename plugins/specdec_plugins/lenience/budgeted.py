@@ -20,10 +20,10 @@ class BudgetedLenienceConfig(LenienceConfig):
     """
 
     max_deviation: Annotated[float, Field(ge=0, allow_inf_nan=False)]
-    """The most total variation per sequence, summed over its verified tokens; in greedy decoding, the most tokens
-    that may differ from the argmax. 0 is lossless."""
+    """The most total variation per sequence; in greedy decoding, the most tokens that may differ from the argmax.
+    0 is lossless."""
     min_lenience: Lenience = 0.1
-    """The smallest l it may choose: no token becomes more than 1 / min_lenience times as probable."""
+    """The smallest l: no token becomes more than 1 / min_lenience times as probable."""
     expected_length: Annotated[int, Field(ge=1)] | None = None
     """New tokens to spread the budget over; by default the longest a text may get. Set it if texts end earlier."""
 
