@@ -67,7 +67,6 @@ class CapConfig(DrafterConfig):
     """The maximum number of tokens to ask it for."""
 
 
-# --8<-- [start:nested]
 class Cap(CompositeDrafter):
     """Limits the drafts of another drafter, whatever gamma is."""
 
@@ -86,7 +85,6 @@ class CapSession(DraftSession):
     def propose(self, request: DraftRequest) -> Proposal:
         return self.inner.propose(request.fork([min(n, self.max_tokens) for n in request.budget]))
 
-    # --8<-- [end:nested]
     def commit(self, outcome: Outcome) -> None:
         self.inner.commit(outcome)
 
