@@ -4,7 +4,8 @@ The n-grams are estimated from the Python standard library, and written as an AR
 `build_binary` makes the binaries. In one JSON object, for each model and number of candidates:
 
 * `alpha`: the acceptance rate at temperatures 0 and 1, replayed exactly on texts of the record that ships.
-* `microseconds_per_token`: processor time of a draft token, for drafts of 4 tokens along recorded texts.
+* `microseconds_per_token`: processor time of a draft token, for drafts of 4 tokens along recorded texts; and `c`,
+  that time over a pass of `builtin:target` over one token, timed beforehand.
 * `seconds_to_load`: with the table of successors in its file, and `seconds_of_table` to find it the first time.
 * `megabytes`: of the file; `resident_private` and `resident_mapped`: how much more of either the process holds
   after drafting. The kernel shares what is mapped between processes, and frees it when memory is short.
@@ -19,11 +20,13 @@ import subprocess
 import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from statistics import median
 from time import perf_counter, process_time
 from typing import Any
 
 import torch
-from _common import report
+from _common import interleaved, report
+from packed import verify_step
 from transformers.utils import logging as hf_logging
 
 from specdec_core import LoadedModel, default_registry, load_model
@@ -51,12 +54,16 @@ def main() -> None:
     hf_logging.disable_progress_bar()
     target = load_model("builtin:target")
     record = read_record("builtin:code")
+    seconds, _ = interleaved({"pass": verify_step(target, context=64, drafted=0)}, repeats=100)
+    single = median(seconds["pass"])
     with tempfile.TemporaryDirectory() as folder:
         rows = [
             {**labels, **measured(settings, target, record, options)}
             for order in options.orders
             for labels, settings in models(order, target, Path(folder), options)
         ]
+    for row in rows:
+        row["c"] = round(row["microseconds_per_token"] / 1e6 / single, 3)
     report({"benchmark": "kenlm", "gamma": options.gamma, "texts": options.texts, "rows": rows})
 
 
