@@ -48,11 +48,7 @@ class Floor(AcceptanceRule):
 
 
 # --8<-- [end:rule]
-# --8<-- [start:hook]
 @hookimpl
 def specdec_rules() -> list[PluginSpec]:
     """Announce the rule."""
     return [PluginSpec("rule", "floor", "specdec_floor:Floor", FloorConfig)]
-
-
-# --8<-- [end:hook]

@@ -82,7 +82,6 @@ class LateSession(LenienceSession):
 
 
 # --8<-- [end:lenience]
-# --8<-- [start:hooks]
 @hookimpl
 def specdec_gamma_controllers() -> list[PluginSpec]:
     """Announce the controller of gamma."""
@@ -93,6 +92,3 @@ def specdec_gamma_controllers() -> list[PluginSpec]:
 def specdec_lenience_controllers() -> list[PluginSpec]:
     """Announce the controller of lenience."""
     return [PluginSpec("lenience", "late", "specdec_follow:Late", LateConfig)]
-
-
-# --8<-- [end:hooks]
