@@ -6,7 +6,8 @@
     python docs/generate.py --outputs compare   only the commands that contain this text
 
 A generated part stands between `<!-- KIND: WHAT -->` and `<!-- end of KIND -->`, KIND being a key of `WRITERS`. An
-output is a ```text block below `<!-- output: COMMAND -->`; commands run in the root of the repository.
+output is a ```text block below `<!-- output: COMMAND -->`, or below `<!-- output -->` if the ```sh block before it
+has the command; commands run in the root of the repository.
 """
 
 from __future__ import annotations
@@ -49,9 +50,7 @@ from specdec_core.testing.registration import KINDS, Check
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-OUTPUT = re.compile(
-    r"(<!-- output: (?P<command>[^\n]+?) -->\n```text\n)(?P<text>.*?)^(```)$", re.DOTALL | re.MULTILINE
-)
+OUTPUT = re.compile(walk.PRINTED, re.DOTALL | re.MULTILINE)
 _GENERATED = re.compile(
     r"(<!-- (?P<kind>arrays|include|keys|arguments|generation|checks|commands|paper|digits|"
     r"beams|gains|replays|launches|measured|forecasts): "
@@ -287,16 +286,16 @@ def rerun(page: Path, containing: str) -> None:
 
     text = page.read_text(encoding="utf-8")
     walked: dict[str, str] = {}
-    if page == walk.PAGE and any(containing in at["command"] for at in OUTPUT.finditer(text)):
+    if page == walk.PAGE and any(containing in walk.command_of(at) for at in OUTPUT.finditer(text)):
         with tempfile.TemporaryDirectory() as folder:  # each command needs those before it
             walked = {command: printed for command, _, printed in walk.walk(Path(folder), run)}
 
     def renewed(at: re.Match[str]) -> str:
-        command = at["command"]
+        command = walk.command_of(at)
         if not walked and containing not in command:
             return at[0]
         print(f"{page.relative_to(ROOT)}: {command}", flush=True)
-        return f"{at[1]}{walked[command] if walked else run(command)}\n{at[4]}"
+        return f"{at[0][: at.start('text') - at.start()]}{walked[command] if walked else run(command)}\n```"
 
     page.write_text(OUTPUT.sub(renewed, text), encoding="utf-8")
 

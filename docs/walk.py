@@ -16,11 +16,18 @@ PAGE = ROOT / "docs" / "tutorial.md"
 PACKAGE = "specdec-last-word"
 INSTALLED = "installed"
 """Folder inside the package; with both on Python's path, the package is found as pip would install it."""
+PRINTED = r"<!-- output(?:: (?P<command>[^\n]+?))? -->\n```text\n(?P<text>.*?)^```$"
+"""The pattern of an output with its command, if that is not the block above."""
+_SHELL = re.compile(r"^```sh\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 _PART = re.compile(
-    rf"<!-- include: docs/examples/{PACKAGE}/(?P<file>[^:\s]+)\S* -->"
-    r"|<!-- output: (?P<command>[^\n]+?) -->\n```text\n(?P<text>.*?)^```$",
-    re.DOTALL | re.MULTILINE,
+    rf"<!-- include: docs/examples/{PACKAGE}/(?P<file>[^:\s]+)\S* -->|{PRINTED}", re.DOTALL | re.MULTILINE
 )
+
+
+def command_of(found: re.Match[str]) -> str:
+    """Return the command, in one line, of an output that `PRINTED` found in a page."""
+    above = found["command"] or _SHELL.findall(found.string[: found.start()])[-1]
+    return " ".join(above.replace("\\\n", " ").split())
 
 
 def walk(folder: Path, run: Callable[[str, Path], str]) -> Iterator[tuple[str, str, str]]:
@@ -38,7 +45,8 @@ def walk(folder: Path, run: Callable[[str, Path], str]) -> Iterator[tuple[str, s
         if part["file"]:
             shutil.copy(ROOT / "docs" / "examples" / PACKAGE / part["file"], package / part["file"])
             continue
-        yield part["command"], part["text"], run(part["command"], package if package.is_dir() else folder)
+        command = command_of(part)
+        yield command, part["text"], run(command, package if package.is_dir() else folder)
         if not (package / INSTALLED).is_dir():
             _install(package)
 

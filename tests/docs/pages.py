@@ -25,9 +25,6 @@ _FENCE = re.compile(
     re.DOTALL | re.MULTILINE,
 )
 _SPAN = re.compile(r"(?<!`)`(?P<text>[^`\n]+)`(?!`)")
-_OUTPUT = re.compile(
-    r"<!-- output: (?P<command>[^\n]+?) -->\n```text\n(?P<text>.*?)^```$", re.DOTALL | re.MULTILINE
-)
 
 
 @dataclass(frozen=True)
@@ -69,10 +66,11 @@ def spans() -> list[tuple[Path, str]]:
 
 def outputs(*pages: Path) -> list[Block]:
     """Return every output that some pages show, by default all, with its command."""
+    walk = load(ROOT / "docs" / "walk.py")
     return [
-        Block(page, found["command"], found["text"].strip("\n"))
+        Block(page, walk.command_of(found), found["text"].strip("\n"))
         for page in pages or PAGES
-        for found in _OUTPUT.finditer(page.read_text(encoding="utf-8"))
+        for found in re.finditer(walk.PRINTED, page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
     ]
 
 

@@ -23,7 +23,7 @@ from specdec_core.study import load_study, study_model
 from specdec_core.study.config.prompt_rows import Row
 from specdec_core.study.config.prompts import read_prompts
 from specdec_core.study.config.schema import PromptsConfig
-from tests.docs.pages import PAGES, ROOT, blocks, load, spans
+from tests.docs.pages import PAGES, ROOT, blocks, load, outputs, spans
 from tests.docs.pages import name as page_name
 from tests.docs.public_names import public_names
 
@@ -69,6 +69,18 @@ def test_a_quoted_section_is_what_stands_between_its_markers(tmp_path, monkeypat
     assert generate.include("some.py").splitlines()[1:-1] == ["a = 1", "if a:", "    b = 2", "    c = 3", "d = 4"]
     with pytest.raises(ValueError, match=r"some.py:three: the file has 0 lines"):
         generate.include("some.py:three")
+
+
+def test_an_output_is_that_of_its_marker_or_of_the_block_above(tmp_path, monkeypatch):
+    generate = load(ROOT / "docs" / "generate.py")
+    monkeypatch.setattr(generate, "ROOT", tmp_path)
+    above = "```sh\necho one \\\n    two\n```\n\n<!-- output -->\n```text\n```\n"
+    given = "\n```sh\necho three\n```\n\n<!-- output: echo four -->\n```text\nold\n```\n"
+    page = tmp_path / "page.md"
+    page.write_text(above + given, encoding="utf-8")
+    generate.rerun(page, "echo")
+    shown = [(one.language, one.text) for one in outputs(page)]
+    assert shown == [("echo one two", "one two"), ("echo four", "four")]
 
 
 @pytest.mark.parametrize("options", [(), ("--serve",)])
