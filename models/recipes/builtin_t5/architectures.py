@@ -1,7 +1,8 @@
-"""The architectures of target and drafter, those of T5 v1.1, and the export to model folders.
+"""The architectures of target and drafters, those of T5 v1.1, and the export to model folders.
 
 The drafter is the target with one of its five decoder layers. The time of a forward pass of a small decoder grows
-with its layers, so this keeps the cost coefficient c low. Encoders run once per text.
+with its layers, so this keeps the cost coefficient c low. Encoders run once per text. The parallel drafter has
+three of the layers, since a draft takes one pass of it, and a mask token behind the vocabulary.
 
 References:
     Raffel et al. 2020, arXiv 1910.10683 (T5); Shazeer 2020, arXiv 2002.05202 (the gated GELU of v1.1);
@@ -27,10 +28,14 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
 FOLDERS = {"target": BUILTIN / "t5-target", "drafter": BUILTIN / "t5-drafter"}
+PARALLEL_FOLDER = BUILTIN / "t5-parallel"
+MASK_ID = VOCABULARY_SIZE
+DEPTH = 6  # tokens of the longest draft that the parallel drafter is trained for
 
 # No decoder may be deeper than its encoder: transformers 5.23 makes the cache of `generate` as deep as the
 # encoder.
 TARGET: dict[str, Any] = {
+    "vocab_size": VOCABULARY_SIZE,
     "d_model": 256,
     "d_kv": 64,
     "num_heads": 4,
@@ -39,18 +44,28 @@ TARGET: dict[str, Any] = {
     "num_decoder_layers": 5,
     "tie_word_embeddings": False,
 }
-SHAPES = {"target": TARGET, "drafter": {**TARGET, "num_decoder_layers": 1}}
+SHAPES = {
+    "target": TARGET,
+    "drafter": {**TARGET, "num_decoder_layers": 1},
+    "parallel": {
+        **TARGET,
+        "num_decoder_layers": 3,
+        "vocab_size": MASK_ID + 1,
+        "pard_token": MASK_ID,
+        "pard_depth": DEPTH,
+    },
+}
+KEPT = {"drafter": (0,), "parallel": (0, 2, 4)}  # decoder layers of the target with which training starts
 
 
 def new_model(role: str, seed: int, dropout: float = 0.0) -> T5ForConditionalGeneration:
-    """Return the untrained target or drafter, initialized from `seed` as transformers does.
+    """Return an untrained model, initialized from `seed` as transformers does.
 
     Except for an untied output embedding, which is initialized to the scale of a tied one. With the default,
     sixteen times as large, the loss would start at 200.
     """
     torch.manual_seed(seed)
     config = T5Config(
-        vocab_size=VOCABULARY_SIZE,
         feed_forward_proj="gated-gelu",
         dropout_rate=dropout,
         pad_token_id=PAD_ID,
@@ -61,22 +76,47 @@ def new_model(role: str, seed: int, dropout: float = 0.0) -> T5ForConditionalGen
     model = T5ForConditionalGeneration(config)
     if not SHAPES[role]["tie_word_embeddings"]:
         # transformers ties every T5 that it creates from a config, whatever `tie_word_embeddings` is.
-        head = torch.empty(VOCABULARY_SIZE, config.d_model)
+        head = torch.empty(config.vocab_size, config.d_model)
         model.lm_head.weight = nn.Parameter(head.normal_(std=config.d_model**-0.5))
     return model
 
 
-def shortened(target: T5ForConditionalGeneration) -> T5ForConditionalGeneration:
-    """Return an untrained drafter: a copy of the target's encoder, first decoder layer, and embeddings."""
-    drafter = new_model("drafter", seed=0)
-    weights = target.state_dict()
-    drafter.load_state_dict({name: weights[name] for name in drafter.state_dict()})
-    return drafter
+def shortened(target: T5ForConditionalGeneration, role: str = "drafter") -> T5ForConditionalGeneration:
+    """Return an untrained drafter: a copy of the target's encoder, embeddings, and some decoder layers.
+
+    A mask token starts with the mean of the embeddings.
+    """
+    model, weights = new_model(role, seed=0), target.state_dict()
+    model.load_state_dict({name: _started(weights, name, own, role) for name, own in model.state_dict().items()})
+    return model
+
+
+def _started(weights: dict[str, torch.Tensor], name: str, own: torch.Tensor, role: str) -> torch.Tensor:
+    """Return the target's weights for one of a drafter's."""
+    stem, layer, rest = name.partition("decoder.block.")
+    if layer:
+        number, _, part = rest.partition(".")
+        name = f"{stem}{layer}{KEPT[role][int(number)]}.{part}"
+    weight = weights[name]
+    more = own.shape[0] - weight.shape[0]
+    return torch.cat([weight, weight.mean(0, keepdim=True).expand(more, -1)]) if more else weight
 
 
 def load_checkpoint(role: str, path: Path) -> T5ForConditionalGeneration:
     """Load a trained model from its checkpoint, in evaluation mode."""
     return load_weights(new_model(role, seed=0), path)
+
+
+def load_target(work: Path, checkpoint: Path | None = None) -> T5ForConditionalGeneration:
+    """Load the target, in evaluation mode.
+
+    Args:
+        work: A folder that may have its checkpoint. If not, it is the one that ships.
+        checkpoint: Its checkpoint, if that is elsewhere.
+    """
+    if checkpoint is None and not (work / "target.pt").exists():
+        return T5ForConditionalGeneration.from_pretrained(FOLDERS["target"], dtype=torch.float32).eval()
+    return load_checkpoint("target", checkpoint or work / "target.pt")
 
 
 def write_tied(folder: Path, tied: bool) -> None:

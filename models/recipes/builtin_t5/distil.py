@@ -24,7 +24,7 @@ from torch.nn import functional
 
 from recipes.builtin_pair.architectures import count_parameters, load_weights
 from recipes.builtin_pair.parallel import is_first, run
-from recipes.builtin_t5.architectures import load_checkpoint, shortened
+from recipes.builtin_t5.architectures import load_target, shortened
 from recipes.builtin_t5.batches import open_split
 from recipes.builtin_t5.train import Draw, add_arguments, draws, encoder_states, logits_of, loop
 from recipes.builtin_t5.vocabulary import PAD_ID
@@ -82,7 +82,7 @@ class Distillation:
 
 def distil(arguments: argparse.Namespace) -> None:
     """Train the drafter, in each of the processes."""
-    target = load_checkpoint("target", arguments.target or arguments.work / "target.pt")
+    target = load_target(arguments.work, arguments.target)
     target.set_attn_implementation("eager")
     drafter = shortened(target)
     if arguments.start is not None:
@@ -95,11 +95,18 @@ def distil(arguments: argparse.Namespace) -> None:
     loop(arguments, drafter, mixed_draws(arguments), Distillation(target, drafter))
 
 
+def add_target_argument(parser: argparse.ArgumentParser) -> None:
+    """Add the option that names the target."""
+    parser.add_argument(
+        "--target", type=Path, help="the target's checkpoint; default: target.pt in --work, or the shipped weights"
+    )
+
+
 def main() -> None:
     """Parse the command line and distil."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     add_arguments(parser)
-    parser.add_argument("--target", type=Path, help="the target's checkpoint; default: target.pt in --work")
+    add_target_argument(parser)
     parser.set_defaults(model="drafter", learning_rate=3e-3)
     run(distil, parser.parse_args())
 

@@ -18,7 +18,7 @@ import torch
 from torch import distributed
 
 from recipes.builtin_pair.parallel import is_first, run
-from recipes.builtin_t5.architectures import load_checkpoint
+from recipes.builtin_t5.architectures import load_target
 from recipes.builtin_t5.batches import Encoded, open_split, pad
 from recipes.builtin_t5.vocabulary import END_ID, MAX_TARGET, PAD_ID, WORK
 
@@ -104,7 +104,7 @@ def write_samples(arguments: argparse.Namespace) -> None:
     data = open_split(arguments.work, arguments.prompts)
     rank, processes = distributed.get_rank(), distributed.get_world_size()
     # bfloat16 for speed: `distil` computes the distributions for this text again.
-    model = load_checkpoint("target", arguments.work / "target.pt").bfloat16()
+    model = load_target(arguments.work).bfloat16()
     names = {kind: file_name(arguments.prompts, kind) for kind in ("sampled", "greedy")}
     for kind, count in (("sampled", arguments.rows), ("greedy", arguments.greedy_rows)):
         name = names[kind]
@@ -129,7 +129,7 @@ def write_samples(arguments: argparse.Namespace) -> None:
 def main() -> None:
     """Write the outputs to --work."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--prompts", choices=("train", "fresh"), default="train", help="which prompts")
+    parser.add_argument("--prompts", choices=("train", "fresh", "valid"), default="train", help="which prompts")
     parser.add_argument("--rows", type=int, default=16000, help="outputs sampled at temperature 1")
     parser.add_argument("--greedy-rows", type=int, default=6000, help="outputs from greedy decoding")
     parser.add_argument("--summaries", type=float, default=0.25, help="share of summaries")

@@ -36,7 +36,7 @@ from recipes.builtin_t5.batches import Batch, Encoded, batches_of, collect, in_o
 from recipes.builtin_t5.vocabulary import PAD_ID, WORK
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     from transformers import T5ForConditionalGeneration
 
@@ -141,6 +141,7 @@ def loop(
     model: T5ForConditionalGeneration,
     steps: Iterator[Draw],
     loss_of: Callable[[Draw, float], torch.Tensor],
+    measure: Callable[[], Mapping[str, float]] | None = None,
 ) -> None:
     """Train a model for `--steps` steps, in each of the processes.
 
@@ -150,6 +151,7 @@ def loop(
         steps: The training data of each step.
         loss_of: Returns the loss summed over this process's target tokens, given the training data and the elapsed
             share of the run.
+        measure: Returns what to print with every checkpoint; by default, the held-out loss of each task.
     """
     valid = open_split(arguments.work, "valid")
     optimizers = make_optimizers(model, arguments.learning_rate, arguments.embedding_factor)
@@ -175,8 +177,8 @@ def loop(
         if is_first() and (progress.seconds - saved > 60.0 * arguments.save_minutes or done):
             saved = progress.seconds
             save(checkpoint, model, optimizers, progress)
-            losses = held_out_loss(model, valid, limit=200)
-            print("held-out loss " + ", ".join(f"{task} {loss:.4f}" for task, loss in losses.items()), flush=True)
+            found = held_out_loss(model, valid, limit=200) if measure is None else measure()
+            print("held-out: " + ", ".join(f"{name} {value:.4f}" for name, value in found.items()), flush=True)
 
 
 def begin(arguments: argparse.Namespace) -> T5ForConditionalGeneration:
