@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 import torch
 from pydantic import ValidationError
@@ -14,7 +16,15 @@ from specdec_drafters.eagle3.checkpoint import read_eagle3
 from specdec_drafters.eagle3.config import Eagle3Config, Eagle3TrainerConfig
 from specdec_drafters.eagle3.drafter import Eagle3Drafter, loaded_head
 from specdec_drafters.eagle3.trainer import Eagle3Trainer, new_head
-from specdec_drafters.eagle3.training import read_target, unrolled, unrolled_loss, unrolled_scores
+from specdec_drafters.eagle3.training import (
+    masked,
+    masked_loss,
+    masked_scores,
+    read_target,
+    unrolled,
+    unrolled_loss,
+    unrolled_scores,
+)
 from specdec_drafters.training.losses import distillation, overlap
 from specdec_drafters.training.rows import pad_rows
 from tests.drafters.support import SeededRequest, info_for
@@ -52,9 +62,9 @@ def config_for(targets, tmp_path):
     return config_for
 
 
-def head_for(target, seed=0):
+def head_for(target, seed=0, **kind):
     """A head whose drafts depend on all that it reads."""
-    head = new_head(target, len(LAYERS), IDS, seed)
+    head = new_head(target, len(LAYERS), IDS, seed, **kind)
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, weight in head.named_parameters():
@@ -84,25 +94,78 @@ def test_drafts_in_training_are_those_of_decoding(targets):
     target = targets()
     head, reading = head_for(target), read_target(target, pad_rows(TEXTS, PROMPTS), LAYERS, torch.device("cpu"))
     steps = list(unrolled(head, reading, K))
-    drafter = object.__new__(Eagle3Drafter)
     compared = 0
     for row, text in enumerate(TEXTS):
-        drafter.__dict__.update(head=head, hidden_layers=LAYERS, loaded=loaded_head(head, "head"))
-        states = reading.states[row, : len(text)].split(head.shape.target_size, -1)
         for t in range(max(PROMPTS[row] - 1, 0), len(text) - 2):
-            carried = {layer: state[None, : t + 1] for layer, state in zip(LAYERS, states, strict=True)}
-            request = Scripted(text, t + 2, carried)
-            drafter.open(info_for(1, V)).propose(request)
+            drafted = drafts_of(drafter_of(head), reading, row, t, K)
             for position in range(min(K, len(text) - t - 2)):
                 step = steps[position]
                 index = int(step.where.flatten()[: row * step.where.shape[1] + t].sum())
                 assert step.where[row, t]
                 found = torch.full((V,), float("-inf")).index_copy(0, head.token_ids, step.logits[index].detach())
-                torch.testing.assert_close(found, request.logits[position], atol=1e-4, rtol=1e-4)
+                torch.testing.assert_close(found, drafted[position], atol=1e-4, rtol=1e-4)
                 assert step.tokens[index] == text[t + 2 + position]
                 torch.testing.assert_close(step.p_logits[index], reading.logits[row, t + 1 + position])
                 compared += 1
     assert compared == sum(int(step.where.sum()) for step in steps) == 18
+
+
+def drafts_of(drafter, reading, row, start, count):
+    """Return the logits of a decoder's draft that begins behind token `start` + 1 of a row, `[count, V]`."""
+    text = TEXTS[row]
+    states = reading.states[row, : len(text)].split(drafter.head.shape.target_size, -1)
+    carried = {layer: state[None, : start + 1] for layer, state in zip(LAYERS, states, strict=True)}
+    request = Scripted(text, start + 2, carried)
+    drafter.open(info_for(1, V)).propose(request)
+    return request.logits[:count]
+
+
+def drafter_of(head):
+    drafter = object.__new__(Eagle3Drafter)
+    drafter.__dict__.update(head=head, hidden_layers=LAYERS, loaded=loaded_head(head, "head"))
+    return drafter
+
+
+def test_drafts_at_masks_in_training_are_those_of_decoding(targets):
+    """From every position that counts, and at every depth, the logits are those of a draft in one pass."""
+    target = targets()
+    head = head_for(target, parallel=True)
+    reading = read_target(target, pad_rows(TEXTS, PROMPTS), LAYERS, torch.device("cpu"))
+    lengths = torch.full(reading.rows.tokens[:, 1:-1].shape, K - 1)
+    layout, logits = masked(head, reading, lengths)
+    found = head.over_vocabulary(logits.detach())
+    tokens = reading.rows.tokens[:, 2:][layout.wanted][layout.predicted]
+    starts = [(row, start, 0) for row, start in layout.wanted.nonzero().tolist()]
+    starts += zip(layout.rows.tolist(), layout.anchors.tolist(), layout.depths.tolist(), strict=True)
+    for number, (row, start, depth) in enumerate(starts):
+        expected = drafts_of(drafter_of(head), reading, row, start, K)[depth]
+        torch.testing.assert_close(found[number], expected, atol=1e-4, rtol=1e-4)
+        assert tokens[number] == TEXTS[row][start + 2 + depth]
+    # All but the first sampled token are drafted, at up to three depths: as when drafts are unrolled.
+    assert len(starts) == 18
+
+
+def test_the_loss_and_the_scores_of_drafts_at_masks(targets):
+    target = targets()
+    head = head_for(target, parallel=True)
+    reading = read_target(target, pad_rows(TEXTS, PROMPTS), LAYERS, torch.device("cpu"))
+    losses = []
+    overlaps = {depth: [] for depth in range(K)}
+    for row, text in enumerate(TEXTS):
+        for start in range(max(PROMPTS[row] - 1, 0), len(text) - 2):
+            q = torch.stack(drafts_of(drafter_of(head), reading, row, start, K))[: len(text) - 2 - start]
+            p = reading.logits[row, start + 1 : start + 1 + len(q)]
+            losses += [distillation(p[None, at, IDS], q[None, at, IDS], 0.6, 0.7)[0] for at in range(len(q))]
+            if start % K == 0:
+                for depth, each in enumerate(overlap(p, q, 0.7)):
+                    overlaps[depth].append(float(each))
+    lengths = torch.full(reading.rows.tokens[:, 1:-1].shape, K - 1)
+    loss = masked_loss(head, reading, lengths, 0.6, 0.7)
+    assert float(loss.detach()) == pytest.approx(float(torch.stack(losses).mean()), rel=1e-4)
+    loss.backward()
+    assert all(weight.grad.abs().sum() > 0 for weight in head.parameters() if weight.requires_grad)
+    alpha = masked_scores(head, reading, K, 0.7).alpha
+    assert alpha == pytest.approx([sum(each) / len(each) for each in overlaps.values()], abs=1e-5)
 
 
 @pytest.mark.parametrize("share", [0.0, 0.6])
@@ -141,17 +204,20 @@ def test_the_scores_count_tokens_that_the_head_cannot_draft(targets):
 
 
 @pytest.mark.parametrize(
-    ("family", "loss"),
+    ("family", "settings"),
     [
-        ("llama", "kl-then-tv"),
-        *(pytest.param(*one, marks=pytest.mark.slow) for one in (("gpt2", "kl"), ("t5", "kl-then-tv"))),
+        ("llama", {}),
+        ("llama", {"parallel": True}),
+        pytest.param("gpt2", {"loss": "kl"}, marks=pytest.mark.slow),
+        pytest.param("t5", {}, marks=pytest.mark.slow),
+        pytest.param("t5", {"parallel": True, "retention": 0.5}, marks=pytest.mark.slow),
     ],
 )
-def test_training_raises_alpha_and_the_target_stays(targets, config_for, family, loss):
+def test_training_raises_alpha_and_the_target_stays(targets, config_for, family, settings):
     target = targets(family)
     before = {name: weight.clone() for name, weight in target.model.named_parameters()}
     progress = Recorder()
-    Eagle3Trainer(config_for(family, loss=loss)).train(progress)
+    Eagle3Trainer(config_for(family, **settings)).train(progress)
     first, last = progress.points[0], progress.points[-1]
     assert last["alpha_1"] > first["alpha_1"] + 0.02
     assert last["block_efficiency"] > first["block_efficiency"] + 0.02
@@ -175,6 +241,19 @@ def test_what_is_written_drafts_for_this_target_and_for_no_other(targets, config
     assert share > 0.2
     with pytest.raises(ModelError, match=r"was trained for .*llama \(fingerprint .*specdec train eagle3 --target"):
         read_eagle3(str(config.output), targets("gpt2").info())
+
+
+def test_a_head_for_one_pass_is_written_in_the_format_that_the_drafter_loads(targets, config_for):
+    target, config = targets(), config_for(parallel=True, steps=2)
+    Eagle3Trainer(config).train(Recorder())
+    keys = json.loads((config.output / "config.json").read_text())
+    assert (keys["speculators_model_type"], keys["mask_token_id"]) == ("peagle", V - 1)
+    drafter = Eagle3Drafter(Eagle3Config(model=str(config.output)), target.info())
+    passes = []
+    drafter.head.register_forward_hook(lambda *_: passes.append(1))
+    decoder = Decoder(target, drafter, gamma=Gamma(K), strict=True)
+    metrics = decoder.generate([2, 3], GenerationSettings(max_new_tokens=20, ignore_eos=True)).metrics
+    assert metrics.drafted > 2 * len(passes) > 0
 
 
 @pytest.mark.slow
@@ -208,7 +287,18 @@ def test_layers_that_the_target_does_not_have(config_for, changes, error, said):
         Eagle3Trainer(config_for(**changes)).train(Recorder())
 
 
-@pytest.mark.parametrize("settings", [{"unrolled": 0}, {"decay": 0}, {"loss": "ce"}, {"samples": None}])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"unrolled": 0},
+        {"decay": 0},
+        {"loss": "ce"},
+        {"samples": None},
+        {"retention": 0.5},
+        {"parallel": True, "decay": 0.5},
+        {"parallel": True, "unrolled": 1},
+    ],
+)
 def test_bad_settings_are_refused(config_for, settings):
     with pytest.raises(ValidationError):
         config_for(**settings)

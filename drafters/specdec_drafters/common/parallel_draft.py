@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from torch import Tensor
 
 from specdec_core.interface import DraftRequest, Proposal
@@ -9,6 +11,10 @@ from specdec_core.models import LoadedModel
 
 MASK_KEYS = ("pard_token", "ptd_token_id")
 """The keys of config.json that name the mask token of a model, in the order in which vLLM reads them."""
+
+_IMPOSSIBLE = ("\u00ff", "<0xFF>")
+"""Tokens of the byte 0xFF, which no text in UTF-8 has: in byte-level vocabularies, and in those with bytes to fall
+back on."""
 
 
 def mask_token_of(loaded: LoadedModel) -> int | None:
@@ -35,3 +41,23 @@ def draw_at_each_depth(request: DraftRequest, logits: Tensor) -> Proposal:
         else:
             nodes = request.branch(scores[:, None].expand(-1, nodes, -1)).tokens.shape[1]
     return request.proposal()
+
+
+def unused_token(tokenizer: Any, count: int) -> int | None:
+    """Return a token that no text has; None if there is none, or no tokenizer.
+
+    Args:
+        tokenizer: The tokenizer.
+        count: Number of tokens: some may have no entry in the tokenizer.
+    """
+    if tokenizer is None:
+        return None
+    entries = tokenizer.get_vocab()
+    spare = set(range(count)) - set(entries.values())
+    if spare:
+        return max(spare)
+    for piece in _IMPOSSIBLE:
+        token = entries.get(piece)
+        if token is not None and token not in tokenizer.encode(piece, add_special_tokens=False):
+            return int(token)
+    return None

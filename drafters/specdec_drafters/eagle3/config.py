@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from specdec_core.interface import DrafterConfig
-from specdec_drafters.training.config import TrainingConfig
+from specdec_drafters.training.config import Retention, TrainingConfig
 
 
 class Eagle3Config(DrafterConfig):
@@ -49,10 +49,25 @@ class Eagle3TrainerConfig(TrainingConfig):
     unrolled: Annotated[int, Field(ge=1)] = 4
     """Draft tokens to train at each position."""
     decay: Annotated[float, Field(gt=0, le=1)] = 0.8
-    """Weight of a draft token's loss over the previous one's."""
+    """Weight of a draft token's loss over the previous one's; not with `parallel`."""
+    parallel: bool = False
+    """Train a P-EAGLE head, which drafts all tokens in one forward pass."""
+    retention: Retention = 0.7
+    """With `parallel`, the share of the positions of one depth that is trained at the next one."""
     loss: Literal["kl", "tv", "kl-then-tv"] = "kl-then-tv"
     """KL(p || q), total variation, or KL first."""
     saved_as: Literal["float32", "bfloat16", "float16"] = "bfloat16"
     """Data type of the saved weights."""
     save_embeddings: bool = True
     """Save the target's input embeddings, too; without them, vLLM takes the target's."""
+
+    @model_validator(mode="after")
+    def _check_parallel(self) -> Eagle3TrainerConfig:
+        given = self.model_fields_set
+        if self.parallel and "decay" in given:
+            raise ValueError("'decay' weights the tokens of a draft that is unrolled; remove it, or 'parallel'")
+        if not self.parallel and "retention" in given:
+            raise ValueError("'retention' is for heads that draft in one pass; add 'parallel', or remove it")
+        if self.parallel and self.unrolled < 2:
+            raise ValueError("'parallel' drafts several tokens in one pass; give 'unrolled' at least 2")
+        return self

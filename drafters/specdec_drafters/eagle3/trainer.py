@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -12,15 +12,23 @@ from specdec_core.interface import ConfigError, ModelError
 from specdec_core.interface.files import writing_folder
 from specdec_core.models import LoadedModel
 from specdec_core.registry import is_shipped
+from specdec_drafters.common.parallel_draft import unused_token
 from specdec_drafters.common.speculators import WEIGHTS, write_checkpoint
 from specdec_drafters.eagle3.checkpoint import config_of, default_layers
 from specdec_drafters.eagle3.config import Eagle3TrainerConfig
 from specdec_drafters.eagle3.model import Eagle3Head, HeadShape
-from specdec_drafters.eagle3.training import read_target, unrolled_loss, unrolled_scores
+from specdec_drafters.eagle3.training import (
+    masked_loss,
+    masked_scores,
+    read_target,
+    unrolled_loss,
+    unrolled_scores,
+)
 from specdec_drafters.training.curve import write_curve
 from specdec_drafters.training.draft_scores import Scores
-from specdec_drafters.training.loop import Objective, StepResult
+from specdec_drafters.training.loop import Objective
 from specdec_drafters.training.losses import tv_share
+from specdec_drafters.training.mask_layout import drawn_lengths
 from specdec_drafters.training.rows import Rows
 from specdec_drafters.training.run import TrainingRun
 from specdec_drafters.training.sequence_logits import autocast
@@ -37,7 +45,8 @@ class Eagle3Trainer(WeightsTrainer["Distillation"]):
     """Trains an EAGLE-3 head. The target is frozen, and so are its embeddings, which the head reads.
 
     References:
-        Li et al. 2025 (arXiv 2503.01840). The loss is KL, then total variation, instead of cross-entropy.
+        Li et al. 2025 (arXiv 2503.01840); Hui et al. 2026 (P-EAGLE, arXiv 2602.01469). The loss is KL, then total
+        variation, instead of cross-entropy.
     """
 
     config: Eagle3TrainerConfig
@@ -116,7 +125,7 @@ def chosen_layers(config: Eagle3TrainerConfig, target: LoadedModel) -> tuple[int
     return tuple(layers)
 
 
-def new_head(target: LoadedModel, states: int, ids: Tensor, seed: int) -> Eagle3Head:
+def new_head(target: LoadedModel, states: int, ids: Tensor, seed: int, *, parallel: bool = False) -> Eagle3Head:
     """Return a head before training: a layer as wide as the target's, which says what the target's embedding says.
 
     Args:
@@ -124,6 +133,8 @@ def new_head(target: LoadedModel, states: int, ids: Tensor, seed: int) -> Eagle3
         states: Number of layers that it reads.
         ids: `[draft vocabulary]` int64, the target's ids of the tokens that it drafts, in ascending order.
         seed: Seed of the weights.
+        parallel: Whether it drafts all tokens in one pass. Its mask token is one that no text has, else the last;
+            in any case, `mask_hidden` tells masks from tokens.
 
     Raises:
         ModelError: The target's embeddings are of another size than its hidden states.
@@ -137,13 +148,17 @@ def new_head(target: LoadedModel, states: int, ids: Tensor, seed: int) -> Eagle3
             f"states are {features.hidden_size} and its logits {vocab}; a head reads both alike. Train another "
             "kind of drafter."
         )
-    shape = HeadShape(layer_config(target), len(ids), features.hidden_size, states)
+    unused = unused_token(target.tokenizer, vocab)
+    mask = None if not parallel else vocab - 1 if unused is None else unused
+    shape = HeadShape(layer_config(target), len(ids), features.hidden_size, states, mask_token_id=mask)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         head = Eagle3Head(shape)
         for name, weight in head.named_parameters():
             if weight.dim() == 2:
                 torch.nn.init.normal_(weight, std=weight.shape[1] ** -0.5 if name == "fc.weight" else 0.02)
+        if head.mask_hidden is not None:
+            torch.nn.init.normal_(head.mask_hidden)
     with torch.no_grad():
         head.embed_tokens.weight.copy_(embeddings[:vocab])
         head.lm_head.weight.copy_(features.output_embeddings[ids.to(features.output_embeddings.device)])
@@ -209,31 +224,27 @@ class Distillation(TargetDistillation):
         self._config, self.layers = config, layers
         count = min(config.draft_vocab or MOST_DRAFTED, target.vocab_size)
         ids = frequent_tokens(data.pools, target.vocab_size, count)
-        self.head = new_head(target, len(layers), ids, config.seed)
+        self.head = new_head(target, len(layers), ids, config.seed, parallel=config.parallel)
 
     def objective(self) -> Objective:
         """Return the objective for the training loop."""
         parameters = {name: weight for name, weight in self.head.named_parameters() if weight.requires_grad}
         return Objective(parameters, self.gradients, self.measure, ["lm_head.weight"])
 
-    def gradients(self, step: int, done: float) -> StepResult:
-        """Accumulate the gradients of a step's mean loss, part by part."""
-        config, head = self._config, self.head
-        rows = self._batches.at(step)
-        positions = sum(one.positions for one in rows)
-        # Near the end of a sequence, the last positions have nothing to predict.
-        scale = 1 / (positions * sum(config.decay**position for position in range(config.unrolled)))
-        share = tv_share(config.loss, done)
-        total = number = 0.0
-        for part in (part for one in rows for part in one.split(self._part)):
-            with autocast(self._dtype, self._target.device):
-                reading = read_target(self._target, part, self.layers, head.device)
-                loss, weights = unrolled_loss(
-                    head, reading, config.unrolled, config.decay, share, config.temperature
-                )
-            (loss * scale).backward()  # type: ignore[no-untyped-call]
-            total, number = total + float(loss.detach()), number + float(weights)
-        return StepResult(total / max(number, 1), positions)
+    def losses(self, rows: Rows, done: float) -> Iterator[Tensor]:
+        """Yield the mean loss of drafts from the positions of some rows, times the number of positions."""
+        config, head, share = self._config, self.head, tv_share(self._config.loss, done)
+        with autocast(self._dtype, self._target.device):
+            reading = read_target(self._target, rows, self.layers, head.device)
+            if config.parallel:
+                shape = rows.tokens[:, 1:-1].shape
+                lengths = drawn_lengths(reading.rows, shape, config.unrolled, config.retention, config.seed, done)
+                loss = masked_loss(head, reading, lengths, share, config.temperature) * rows.positions
+            else:
+                loss, _ = unrolled_loss(head, reading, config.unrolled, config.decay, share, config.temperature)
+                # Near the end of a sequence, the last positions have nothing to predict.
+                loss = loss / sum(config.decay**depth for depth in range(config.unrolled))
+        yield loss
 
     def measure(self) -> dict[str, float]:
         """Return the held-out acceptance rates, by draft position and for drafts as long as trained for."""
@@ -241,11 +252,12 @@ class Distillation(TargetDistillation):
 
     def scores(self) -> Scores:
         """Compare the head with the target on the held-out data, without autocast."""
-        config = self._config
+        config, head = self._config, self.head
+        scores_of = masked_scores if config.parallel else unrolled_scores
         parts = [
-            unrolled_scores(
-                self.head,
-                read_target(self._target, part, self.layers, self.head.device),
+            scores_of(
+                head,
+                read_target(self._target, part, self.layers, head.device),
                 config.unrolled,
                 config.temperature,
             )

@@ -1,4 +1,4 @@
-"""The loss of an EAGLE-3 head on text: drafts from every position at once, from the head's own states."""
+"""The loss of an EAGLE-3 head on text: drafts from every position at once, unrolled or at mask tokens."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from specdec_core.models import LoadedModel
 from specdec_drafters.eagle3.model import Eagle3Head
 from specdec_drafters.training.draft_scores import Scores, depth_scores
 from specdec_drafters.training.losses import distillation
+from specdec_drafters.training.mask_layout import MaskLayout, draft_scores, mask_layout, mean_loss, spaced
 from specdec_drafters.training.rows import Rows
 
 
@@ -134,13 +135,68 @@ def unrolled_scores(head: Eagle3Head, reading: TargetReading, count: int, temper
 
     The drafts are the text's own tokens; see `depth_scores`.
     """
-    ids, rows = head.token_ids, reading.rows
-    reached = torch.ones(rows.tokens.shape[0], rows.tokens.shape[1] - 1, device=ids.device)
-    sums = torch.zeros(4, count, dtype=torch.float64, device=ids.device)
+    tokens = reading.rows.tokens
+    reached = torch.ones(tokens.shape[0], tokens.shape[1] - 1, device=tokens.device)
+    sums = torch.zeros(4, count, dtype=torch.float64, device=tokens.device)
     for depth, step in enumerate(unrolled(head, reading, count)):
         p = (step.p_logits / temperature).softmax(-1)
-        q = torch.zeros_like(p).index_copy_(1, ids, (step.logits.float() / temperature).softmax(-1))
+        q = head.over_vocabulary(step.logits.float() / temperature).softmax(-1)
         everywhere = torch.ones_like(step.tokens, dtype=torch.bool)
         sums[:, depth], ratio = depth_scores(p, q, step.tokens, everywhere, reached[step.where])
         reached[step.where] *= ratio
     return Scores(*sums.cpu())
+
+
+def masked(head: Eagle3Head, reading: TargetReading, lengths: Tensor) -> tuple[MaskLayout, Tensor]:
+    """Draft from every position at mask tokens, in one pass (P-EAGLE).
+
+    Entry t reads the target's state of token t and token t + 1, and predicts token t + 2. A mask at depth d behind
+    it reads `mask_hidden` and the mask token, and predicts token t + 2 + d.
+
+    Args:
+        head: A head with a mask token.
+        reading: What the target says.
+        lengths: `[B, T - 2]` int64, the number of masks behind each entry.
+
+    Returns:
+        The layout of the entries and masks; the logits of all predictions, `[N, draft vocabulary]`.
+
+    References:
+        Hui et al. 2026 (arXiv 2602.01469).
+    """
+    assert head.mask_hidden is not None
+    assert head.shape.mask_token_id is not None
+    tokens = reading.rows.tokens[:, 1:-1]
+    layout = mask_layout(tokens, masked_wanted(reading.rows), lengths, head.shape.mask_token_id)
+    before = head.combine(reading.states[:, : tokens.shape[1]])
+    states = torch.cat([before, head.combine(head.mask_hidden).expand(len(before), layout.masks, -1)], dim=1)
+    _, normed = head.read(layout.tokens, states, None, layout.visible[:, None], layout.positions)
+    return layout, head.lm_head(layout.predictions(normed))
+
+
+def masked_wanted(rows: Rows) -> Tensor:
+    """Return the entries that predict a token of the text, `[B, T - 2]` bool.
+
+    As in decoding, the first token that the target sampled is read, not drafted.
+    """
+    return rows.mask[:, 1:-1] & rows.mask[:, 2:]
+
+
+def masked_loss(
+    head: Eagle3Head, reading: TargetReading, lengths: Tensor, share: float, temperature: float
+) -> Tensor:
+    """Return the mean loss of drafts at mask tokens; arguments as `masked` and `unrolled_loss`."""
+    layout, logits = masked(head, reading, lengths)
+    p_logits = reading.logits[:, 1:-1][layout.wanted][:, head.token_ids]
+    return mean_loss(layout, p_logits, logits, share, temperature)
+
+
+@torch.inference_mode()
+def masked_scores(head: Eagle3Head, reading: TargetReading, count: int, temperature: float) -> Scores:
+    """Return the acceptance of drafts of `count` tokens from every `count`-th position; see `draft_scores`."""
+    rows = reading.rows
+    shape = rows.tokens[:, 1:-1].shape
+    layout, logits = masked(head, reading, spaced(shape, count, rows.tokens.device) * (count - 1))
+    p = (reading.logits[:, 1:-1][layout.wanted] / temperature).softmax(-1)
+    q = head.over_vocabulary(logits.float() / temperature).softmax(-1)
+    return draft_scores(layout, p, q, rows.tokens[:, 2:][layout.wanted], count)

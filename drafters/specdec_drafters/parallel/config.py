@@ -8,6 +8,7 @@ from typing import Annotated, Any, ClassVar
 from pydantic import Field
 
 from specdec_core.interface import DrafterConfig, ModelSettings
+from specdec_drafters.training.config import Retention
 from specdec_drafters.transformer.config import TransformerTrainerConfig
 
 
@@ -48,5 +49,5 @@ class ParallelTrainerConfig(TransformerTrainerConfig):
 
     depth: Annotated[int, Field(ge=2)] = 8
     """Tokens of the longest draft to train for: one more than the mask tokens."""
-    retention: Annotated[float, Field(gt=0, le=1)] = 0.7
+    retention: Retention = 0.7
     """The share of the positions of one depth that is trained at the next one (COD, in PARD's paper)."""

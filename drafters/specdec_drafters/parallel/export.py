@@ -5,19 +5,14 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import nn
 
 from specdec_core.interface import ConfigError
 from specdec_core.models import load_model
-from specdec_drafters.common.parallel_draft import MASK_KEYS
+from specdec_drafters.common.parallel_draft import MASK_KEYS, unused_token
 from specdec_drafters.parallel.drafter import checked_mask_token
-
-_IMPOSSIBLE = ("\u00ff", "<0xFF>")
-"""Tokens of the byte 0xFF, which no text in UTF-8 has: in byte-level vocabularies, and in those with bytes to fall
-back on."""
 
 
 @torch.no_grad()
@@ -63,23 +58,3 @@ def move_mask_token(folder: Path, name: str) -> None:
     for file in folder.glob("*.safetensors*"):
         file.unlink()
     model.save_pretrained(folder)
-
-
-def unused_token(tokenizer: Any, count: int) -> int | None:
-    """Return a token that no text has; None if there is none, or no tokenizer.
-
-    Args:
-        tokenizer: The tokenizer.
-        count: Number of tokens: some may have no entry in the tokenizer.
-    """
-    if tokenizer is None:
-        return None
-    entries = tokenizer.get_vocab()
-    spare = set(range(count)) - set(entries.values())
-    if spare:
-        return max(spare)
-    for piece in _IMPOSSIBLE:
-        token = entries.get(piece)
-        if token is not None and token not in tokenizer.encode(piece, add_special_tokens=False):
-            return int(token)
-    return None

@@ -12,9 +12,16 @@ from specdec_core.models import LoadedModel, position_patch, wrap_model
 from specdec_drafters.common.parallel_draft import mask_token_of
 from specdec_drafters.parallel.config import ParallelTrainerConfig
 from specdec_drafters.parallel.drafter import DEPTH_KEY
-from specdec_drafters.parallel.mask_layout import MaskLayout, mask_layout, retained_lengths
-from specdec_drafters.training.draft_scores import Scores, depth_scores
-from specdec_drafters.training.losses import cross_entropy, distillation, tv_share
+from specdec_drafters.training.draft_scores import Scores
+from specdec_drafters.training.losses import cross_entropy, tv_share
+from specdec_drafters.training.mask_layout import (
+    MaskLayout,
+    draft_scores,
+    drawn_lengths,
+    mask_layout,
+    mean_loss,
+    spaced,
+)
 from specdec_drafters.training.rows import Rows
 from specdec_drafters.training.run import TrainingRun
 from specdec_drafters.training.sequence_logits import autocast, embeddable, row_logits, same_width
@@ -114,22 +121,18 @@ class ParallelDistillation(Distillation):
         """Yield the mean loss over the tokens and masks of some rows, times the number of their positions."""
         self.drafter.model.train()
         config = self._config
-        generator = torch.Generator().manual_seed(_seed(config.seed, rows, done))
         shape = rows.tokens[:, :-1].shape
-        lengths = retained_lengths(shape, self._depth - 1, self._retention, generator).to(rows.tokens.device)
+        lengths = drawn_lengths(rows, shape, self._depth, self._retention, config.seed, done)
         with autocast(self._dtype, self._target.device):
             layout, logits = self._layout_logits(rows, lengths)
-        wanted = rows.mask[:, 1:]
-        numbers = _numbers(wanted)
-        which = torch.cat([numbers[wanted], numbers[layout.rows, layout.anchors + layout.depths]])
-        scale = rows.positions / len(which)
         if config.loss == "ce":
-            yield cross_entropy(logits, rows.tokens[rows.mask][which]) * len(which) * scale
+            yield cross_entropy(logits, rows.tokens[rows.mask][layout.predicted]) * rows.positions
             return
         with torch.inference_mode(), autocast(self._dtype, self._target.device):
-            p_logits = row_logits(self._target, rows)[which]
+            p_logits = row_logits(self._target, rows)
         p_logits, logits = same_width(p_logits, logits)
-        yield distillation(p_logits, logits, tv_share(config.loss, done), config.temperature)[0] * scale
+        share = tv_share(config.loss, done)
+        yield mean_loss(layout, p_logits, logits, share, config.temperature) * rows.positions
 
     def measure(self) -> dict[str, float]:
         """Return the held-out acceptance rates, by depth and for whole drafts."""
@@ -143,34 +146,12 @@ class ParallelDistillation(Distillation):
         return sum(parts[1:], start=parts[0])
 
     def _scored(self, rows: Rows) -> Scores:
-        """Return the acceptance of drafts from every `depth`-th token.
-
-        No q depends on the draft before it, and the tokens of the text were drawn from p; see `depth_scores`.
-        """
-        depth, temperature = self._depth, self._config.temperature
-        tokens, wanted = rows.tokens[:, :-1], rows.mask[:, 1:]
-        anchored = torch.arange(tokens.shape[1], device=tokens.device) % depth == 0
-        layout, logits = self._layout_logits(rows, anchored.long().expand_as(tokens) * (depth - 1))
+        """Return the acceptance of drafts from every `depth`-th token."""
+        depth, temperature, shape = self._depth, self._config.temperature, rows.tokens[:, :-1].shape
+        layout, logits = self._layout_logits(rows, spaced(shape, depth, rows.tokens.device) * (depth - 1))
         p_logits, logits = same_width(row_logits(self._target, rows), logits)
         p, q = (torch.softmax(part.float() / temperature, dim=-1) for part in (p_logits, logits))
-        numbers = _numbers(wanted)
-        starts = (wanted & anchored).nonzero(as_tuple=True)
-        # The draft of each anchor, and the index of its q at each depth; -1 where the text is too short.
-        drafts = torch.full((*tokens.shape, depth), -1, device=tokens.device)
-        drafts[(*starts, torch.zeros_like(starts[0]))] = numbers[starts]
-        masks = torch.arange(len(layout.rows), device=tokens.device) + int(wanted.sum())
-        drafts[layout.rows, layout.anchors, layout.depths] = masks
-        drafts = drafts[starts]
-        reached = torch.ones(len(drafts), device=tokens.device)
-        sums = []
-        for at in range(depth):
-            counts = drafts[:, at] >= 0
-            there = (starts[1] + at).clamp(max=tokens.shape[1] - 1)
-            p_here, q_here = p[numbers[starts[0], there].clamp(min=0)], q[drafts[:, at].clamp(min=0)]
-            found, ratio = depth_scores(p_here, q_here, rows.tokens[starts[0], there + 1], counts, reached)
-            sums.append(found)
-            reached = reached * ratio
-        return Scores(*torch.stack(sums, dim=1).double().cpu())
+        return draft_scores(layout, p, q, rows.tokens[rows.mask], depth)
 
     def _layout_logits(self, rows: Rows, lengths: Tensor) -> tuple[MaskLayout, Tensor]:
         """Return the layout of some rows, and the logits at their wanted tokens, then at the masks: `[N, V']`."""
@@ -179,7 +160,7 @@ class ParallelDistillation(Distillation):
         tokens = embeddable(self.drafter, rows.tokens[:, :-1])
         layout = mask_layout(tokens, wanted, lengths, self._mask_token)
         logits = layout_logits(self.drafter, rows, layout)
-        return layout, torch.cat([logits[:, : wanted.shape[1]][wanted], logits[layout.rows, layout.columns]])
+        return layout, layout.predictions(logits)
 
 
 def layout_logits(loaded: LoadedModel, rows: Rows, layout: MaskLayout) -> Tensor:
@@ -208,14 +189,3 @@ def layout_logits(loaded: LoadedModel, rows: Rows, layout: MaskLayout) -> Tensor
     }
     with patch(layout.positions, layout.positions):
         return model(**keywords, use_cache=False).logits  # type: ignore[no-any-return]
-
-
-def _numbers(wanted: Tensor) -> Tensor:
-    """Return the number of each wanted position among all, `[B, L]` int64; -1 elsewhere."""
-    counted = wanted.flatten().cumsum(0).view_as(wanted) - 1
-    return torch.where(wanted, counted, -1)
-
-
-def _seed(seed: int, rows: Rows, done: float) -> int:
-    """Return a seed for the chains of some rows, which changes from step to step."""
-    return hash((seed, int(rows.tokens.sum()), rows.positions, done)) % (1 << 63)

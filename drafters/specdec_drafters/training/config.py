@@ -17,6 +17,9 @@ DEFAULT_MINUTES = 10.0
 LossName = Literal["ce", "kl", "tv", "kl-then-tv"]
 """Name of a training loss."""
 
+Retention = Annotated[float, Field(gt=0, le=1)]
+"""The share of the positions of one depth that is trained at the next one."""
+
 
 class DataConfig(TrainerConfig):
     """What a drafter is trained on: text, token ids, or tokens that the target generates."""
