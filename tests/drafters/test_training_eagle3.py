@@ -274,6 +274,14 @@ def test_a_training_that_was_interrupted_goes_on_to_the_same_head(config_for, tm
     assert all(torch.equal(expected[name], found[name]) for name in expected)
 
 
+@pytest.mark.parametrize("parallel", [False, True])
+def test_texts_too_short_for_a_draft_are_passed_over(config_for, tmp_path, parallel):
+    (tmp_path / "ids.txt").write_text("3 4\n5 6\n7 8\n9 10 11 12\n5 6\n")
+    config = config_for(ids=tmp_path / "ids.txt", samples=None, batch_tokens=1, steps=6, parallel=parallel)
+    report = Eagle3Trainer(config).train(Recorder())
+    assert report.facts["steps"] == 6
+
+
 @pytest.mark.parametrize(
     ("changes", "error", "said"),
     [

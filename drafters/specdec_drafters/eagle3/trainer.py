@@ -233,6 +233,8 @@ class Distillation(TargetDistillation):
 
     def losses(self, rows: Rows, done: float) -> Iterator[Tensor]:
         """Yield the mean loss of drafts from the positions of some rows, times the number of positions."""
+        if not _drafted(rows):
+            return
         config, head, share = self._config, self.head, tv_share(self._config.loss, done)
         with autocast(self._dtype, self._target.device):
             reading = read_target(self._target, rows, self.layers, head.device)
@@ -262,5 +264,11 @@ class Distillation(TargetDistillation):
                 config.temperature,
             )
             for part in self._held_out.split(self._part)
+            if _drafted(part)
         ]
         return sum(parts[1:], start=parts[0])
+
+
+def _drafted(rows: Rows) -> bool:
+    """Return whether any token is drafted: the first two are read before the first draft."""
+    return rows.tokens.shape[1] > 2

@@ -58,7 +58,7 @@ class TargetDistillation(ABC):
         """Yield the loss of each model that is trained, summed over the positions of some rows.
 
         Args:
-            rows: The rows, on the target's device.
+            rows: The rows, on the target's device. There is no loss where they are too short for a draft.
             done: The completed share of the run.
         """
         raise NotImplementedError
@@ -67,12 +67,12 @@ class TargetDistillation(ABC):
         """Accumulate the gradients of a step's mean loss, part by part."""
         parts = [part for rows in self._batches.at(step) for part in rows.split(self._part)]
         positions = sum(part.positions for part in parts)
-        losses: list[float] = []
+        total, models = 0.0, 1
         for part in parts:
-            for loss in self.losses(part.to(self._target.device), done):
+            for number, loss in enumerate(self.losses(part.to(self._target.device), done), start=1):
                 (loss / positions).backward()  # type: ignore[no-untyped-call]
-                losses.append(float(loss.detach()))
-        return StepResult(sum(losses) / positions / (len(losses) / len(parts)), positions)
+                total, models = total + float(loss.detach()), max(models, number)
+        return StepResult(total / positions / models, positions)
 
 
 _Trained = TypeVar("_Trained", bound=TargetDistillation)
