@@ -1,9 +1,8 @@
-"""Tables of what drafters gain: docs/data/drafters.json (`benchmarks/which_drafter.py`), and recorded speeds."""
+"""Tables of what drafters gain: tokens per step (`benchmarks/which_drafter.py`) and speeds, as their files say."""
 
 from __future__ import annotations
 
 import json
-import re
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -14,20 +13,12 @@ DATA = Path(__file__).parent / "data"
 GAMMAS = (4, 8)
 """Gammas on the pages of drafters; the first is compared."""
 SPEEDS = {
-    "random": "random",
-    "bigram": "ngram-2",
-    "prompt-copy": "prompt-copy",
-    "heads": "heads",
-    "transformer": "transformer",
-    "hierarchical(ngram)": "hierarchical on ngram-2",
+    "quantized": "",
+    "quantized-4-bits": "quantized",
+    "hierarchical(ngram)": "transformer-on-trigram",
+    "chain(prompt-copy, transformer)": "copy-else-transformer",
 }
-"""Runs whose speed was recorded with the best fixed gamma, and their names there."""
-SELF = {
-    "quantized": "`quantized`, `bits: 8`",
-    "quantized-4-bits": "`quantized`, `bits: 4`",
-    "early-exit": "`early-exit`, trained",
-}
-"""The same with the study of self-speculation."""
+"""Runs that have another name in examples/drafters.yaml, which was timed, or are not in it."""
 
 Runs = dict[str, dict[tuple[float, int], dict[str, Any]]]
 """Rows by run, and by temperature and gamma."""
@@ -71,20 +62,14 @@ def of_drafter(name: str) -> str:
     return f"Tokens per step (acceptance rate) on {texts}:\n\n{table(('γ', 'T = 0', 'T = 1'), rows)}"
 
 
-def _speed(run: str) -> str:
-    """Return the recorded speed-up of a run in greedy decoding, or nothing."""
-    for row in _data("recorded")["cost-aware"]["rows"]:
-        if row["drafter"] == SPEEDS.get(run):
-            speed = float(row["best fixed gamma"].partition(" ")[0]) / float(row["baseline"])
-            return f"{speed:.2f}×"
-    for row in _data("recorded")["self"]["rows"]:
-        if row["drafter"] == SELF.get(run):
-            return re.sub(r" ±.*", "", row["speed-up, T = 0"])
-    return ""
+def _speeds(run: str) -> list[str]:
+    """Return c of a run, and its speed-ups at both temperatures; nothing if it was not timed."""
+    found = [row for row in _data("drafter_speeds")["rows"] if row["run"] == SPEEDS.get(run, run)]
+    return [f"{found[0]['c']:.3f}", *(f"{row['speedup']:.2f}×" for row in found)] if found else [""] * 3
 
 
 def every_drafter() -> str:
-    """Return tokens per step and recorded speed-ups of all drafters, the most tokens at temperature 0 first."""
+    """Return tokens per step, c and measured speed-ups of all drafters, the most tokens at temperature 0 first."""
     gamma = GAMMAS[0]
     found = []
     for run, rows in _runs().items():
@@ -92,9 +77,9 @@ def every_drafter() -> str:
         link = f"[`{run if run.startswith(name) else name}`](drafters/{name}.md)"
         link += "" if run.startswith(name) else f", {run}"
         order = rows[0.0, gamma]["block_efficiency"]
-        found.append((order, (link, *_cells(rows, gamma)[1::2], _speed(run))))
+        found.append((order, (link, *_cells(rows, gamma)[1::2], *_speeds(run))))
     ranked = [cells for _, cells in sorted(found, reverse=True)]
-    return table(("drafter", "tokens per step, T = 0", "T = 1", "speed-up, T = 0"), ranked)
+    return table(("drafter", "tokens per step, T = 0", "T = 1", "c", "speed-up, T = 0", "T = 1"), ranked)
 
 
 METHODS = {"lookup": "prompt-copy", "assisted": "transformer"}
