@@ -228,8 +228,9 @@ def _adds_times(output: Path, of_task: Sequence[str], how: _RecordOptions) -> bo
     if of_task != ["target"] or of_recording:
         return not of_task
     from specdec_core.offline.record import read_record
+    from specdec_core.offline.record.format import finished
 
-    return all(len(part) == part.header.texts for part in read_record(output).parts)
+    return all(map(finished, read_record(output).parts))
 
 
 def _timed(output: Path, gamma: int, named: TargetConfig | None, quiet: bool) -> Record:
@@ -271,19 +272,23 @@ def _imported(
 
 def _show(found: Record, output: Path, study: Path | None) -> None:
     """Print what the record holds, and the command that uses it."""
+    from specdec_core.offline.record.format import finished
     from specdec_core.offline.record.reader import StoredPart
+    from specdec_core.study.run.repeats import outgrown
 
     console = output_console()
     for part in found.parts:
         header = part.header
         name = "" if header.task is None else f"{header.task}: "
         texts, prompts = _count(len(part), "text"), _count(header.prompts.count, "prompt")
-        missing = "" if len(part) == header.texts else f" ({header.texts:,} when it is finished)"
+        missing = "" if finished(part) else f" ({header.texts:,} when it is finished)"
         tokens = _count(part.tokens, "token") if isinstance(part, StoredPart) else ""
         console.print(
             f"{name}{texts} of {prompts}{missing}, {tokens}, temperature {header.sampling.temperature:g}",
             soft_wrap=True,
         )
+        for note in outgrown(part.outgrown):
+            console.print(note, soft_wrap=True)
     if (times := found.header.times) is not None:
         noise = times.machine.target.noise
         known = "" if noise is None else f", known to ±{noise:.1%}"

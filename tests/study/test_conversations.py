@@ -11,9 +11,11 @@ import torch
 from specdec_core import compare, load_model
 from specdec_core.decoding import Decoder, row_seed
 from specdec_core.interface import ConfigError
-from specdec_core.interface.errors import OutOfMemoryError, PromptError
+from specdec_core.interface.errors import OutOfMemoryError
 from specdec_core.offline.profile import measured_on_record, speculation_profile
+from specdec_core.offline.record import read_record
 from specdec_core.offline.record.decode import forced_pass
+from specdec_core.offline.record.format import finished
 from specdec_core.offline.record.recording import RecordOptions, record_study
 from specdec_core.offline.record.tasks import part_for
 from specdec_core.offline.replay import replay
@@ -101,17 +103,29 @@ def test_each_turn_has_an_output(study_of, model, tmp_path, batch_size):
     assert names == [(run, *turn) for run in ("baseline", "lookup") for turn in flat]
 
 
-@pytest.mark.parametrize("batch_size", [1, 3])
-def test_a_conversation_that_outgrows_the_context_ends_and_the_others_go_on(study_of, model, tmp_path, batch_size):
+@pytest.fixture
+def outgrowing(study_of, model, tmp_path):
+    """Returns a study with conversations that outgrow the target's context: their second turn, and none."""
     small = tmp_path / "small"
     shutil.copytree(model, small)
     config = json.loads((small / "config.json").read_text())
     (small / "config.json").write_text(json.dumps({**config, "max_position_embeddings": CONTEXT}))
-    settings = study_of(batch_size=batch_size, target=str(small))
-    said = TURNS[::-1]
-    lines = [{"question_id": n, "turns": turns, "kind": "x"} for n, turns in enumerate(said)]
+    lines = [{"question_id": n, "turns": turns, "kind": "x"} for n, turns in enumerate(TURNS[::-1])]
     (tmp_path / "p.jsonl").write_text("\n".join(map(json.dumps, lines)))
-    settings["prompts"]["group"] = "kind"
+
+    def made(**changes):
+        settings = study_of(target=str(small), **changes)
+        settings["prompts"]["group"] = "kind"
+        return settings
+
+    return made
+
+
+@pytest.mark.parametrize("batch_size", [1, 3])
+def test_a_conversation_that_outgrows_the_context_ends_and_the_others_go_on(
+    outgrowing, model, tmp_path, batch_size
+):
+    said, settings = TURNS[::-1], outgrowing(batch_size=batch_size)
     found = compare(settings, tmp_path / "out", progress=False)
     assert not found.failures
     assert found.rows[0].groups[-1].prompts == 3
@@ -128,8 +142,46 @@ def test_a_conversation_that_outgrows_the_context_ends_and_the_others_go_on(stud
     again = compare(settings, tmp_path / "out", progress=False)  # from the journal
     assert outputs(tmp_path / "out") == written
     assert again.rows[1].notes == found.rows[1].notes
-    with pytest.raises(PromptError, match=r"prompt 2: its conversation no longer fits .* `turns: first`"):
-        record_study(load_study(settings), tmp_path / "record", Watcher(), RecordOptions())
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+def test_a_record_of_it_has_the_turns_that_were_decoded(outgrowing, tmp_path, rows):
+    settings = outgrowing()
+    live = compare(settings, tmp_path / "live", progress=False)
+    expected = outputs(tmp_path / "live")
+    record = record_study(load_study(settings), tmp_path / "record", Watcher(), RecordOptions(rows=rows))
+    (part,) = record.parts
+    decoded = [(n, one["tokens"], one["finish_reason"]) for n, one in enumerate(expected[:6]) if one["tokens"]]
+    assert [(text.number, text.tokens.tolist(), text.finish_reason) for text in part] == decoded
+    assert (len(part), part.outgrown, finished(part)) == (4, 2, True)
+    before = {file: file.stat().st_mtime_ns for file in (tmp_path / "record").rglob("*.safetensors")}
+    record_study(load_study(settings), tmp_path / "record", Watcher(), RecordOptions(rows=rows))
+    assert {file: file.stat().st_mtime_ns for file in before} == before
+
+    replayed = replay(record, load_study(settings), output=tmp_path / "replayed", progress=False)
+    again = outputs(tmp_path / "replayed")
+    assert [(one["prompt"], one["tokens"], one["finish_reason"]) for one in again] == [
+        (one["prompt"], one["tokens"], one["finish_reason"]) for one in expected[:6]
+    ]
+    for row, measured in zip(replayed.rows, live.rows, strict=True):
+        assert row.counts.tokens == measured.counts.tokens
+        assert row.counts.block_efficiency == pytest.approx(measured.counts.block_efficiency)
+        assert [one.prompts for one in row.groups] == [one.prompts for one in measured.groups]
+    assert any("2 turns were not decoded" in note for note in replayed.rows[0].notes)
+    by_name = replay(record, "prompt-lookup", gammas=[3], progress=False)
+    assert by_name.rows[1].groups == replayed.rows[1].groups
+
+
+def test_a_stopped_recording_of_it_resumes(outgrowing, tmp_path):
+    study = load_study(outgrowing())
+    whole = record_study(study, tmp_path / "whole", Watcher(), RecordOptions(rows=1))
+    with pytest.raises(KeyboardInterrupt):
+        record_study(study, tmp_path / "cut", Watcher(stop_at=3), RecordOptions(rows=1))
+    (cut,) = read_record(tmp_path / "cut").parts
+    assert (len(cut) + cut.outgrown, finished(cut)) == (3, False)
+    found = record_study(study, tmp_path / "cut", Watcher(), RecordOptions(rows=1))
+    texts = ([(text.number, text.tokens.tolist()) for text in one.parts[0]] for one in (found, whole))
+    assert next(texts) == next(texts)
 
 
 def test_sampled_turns_follow_the_answers_of_their_run(study_of, model, tmp_path):

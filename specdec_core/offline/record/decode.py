@@ -17,7 +17,6 @@ from torch import Tensor
 
 from specdec_core.decoding import Decoder, Observer, Turn, answers
 from specdec_core.interface import LAST_HIDDEN, AcceptanceResult, Proposal, StepReport
-from specdec_core.interface.errors import PromptError
 from specdec_core.interface.settings import GenerationSettings, SamplingSettings
 from specdec_core.models import LoadedModel, inference_only, open_session
 from specdec_core.offline.record.format import RecordedText
@@ -136,7 +135,8 @@ def record_texts(
         advance: Called with the share that is done.
 
     Returns:
-        The texts, by number and sample: those of a live baseline with these seeds.
+        The texts, by number and sample: those of a live baseline with these seeds. Turns with which their
+        conversations outgrow the context are left out.
 
     Raises:
         SpecdecError: The target cannot decode them.
@@ -150,12 +150,8 @@ def record_texts(
         rule.clear()
         for row, (one, conversation) in enumerate(zip(result, going, strict=True)):
             length = len(one.tokens)
-            if not length:
-                raise PromptError(
-                    f"prompt {job.numbers[conversation][turn] + 1}: its conversation no longer fits into the "
-                    f"context of {target.name}, and a record holds all turns. Record fewer new tokens, or first "
-                    "turns alone: `turns: first`."
-                )
+            if not length:  # the conversation has outgrown the context
+                continue
             hidden = None
             if kept.hidden is not None:
                 hidden = _stored(forced_pass(target, one.prompt, one.tokens).hidden, kept.hidden)

@@ -185,11 +185,20 @@ class RecordPart(Protocol):
     def columns(self) -> Sequence[PromptColumns]:
         """What is known of each prompt; empty if the record does not say it."""
 
+    @property
+    def outgrown(self) -> int:
+        """Number of turns that were not decoded, as their conversations had outgrown the context."""
+
     def __len__(self) -> int:
         """Return the number of texts that are there."""
 
     def __iter__(self) -> Iterator[RecordedText]:
         """Yield the texts, by prompt and sample."""
+
+
+def finished(part: RecordPart) -> bool:
+    """Return whether a part was recorded to its end."""
+    return len(part) + part.outgrown == part.header.texts
 
 
 @dataclass(frozen=True)
@@ -213,6 +222,11 @@ class SomeTexts:
     def columns(self) -> Sequence[PromptColumns]:
         """What is known of each prompt of the part."""
         return self.part.columns
+
+    @property
+    def outgrown(self) -> int:
+        """Number of turns of the part that were not decoded."""
+        return self.part.outgrown
 
     def __len__(self) -> int:
         return len(self.chosen)

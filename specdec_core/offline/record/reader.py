@@ -57,6 +57,11 @@ class StoredPart:
         """Number of tokens of all texts."""
         return sum(shard.tokens for shard in self.shards)
 
+    @property
+    def outgrown(self) -> int:
+        """Number of turns that were not decoded, as their conversations had outgrown the context."""
+        return sum(shard.outgrown for shard in self.shards)
+
     @cached_property
     def columns(self) -> tuple[PromptColumns, ...]:
         """What is known of each prompt."""
@@ -144,7 +149,7 @@ def _shards(folder: Path, header: RecordHeader, part: PartHeader) -> tuple[Shard
         info = read_info(path, header, part)
         if info.first != texts:
             raise damaged(path, f"its first text has number {info.first}, and {texts} texts are before it")
-        texts += info.texts
+        texts += info.texts + info.outgrown
         found.append(info)
     if texts > part.texts:
         raise damaged(folder, f"it has {texts} texts, and its header says {part.texts}")

@@ -172,8 +172,8 @@ def _record_part(
         progress.advance(writer.done[number] + share * options.rows)
 
     with closing(target.texts(part.task, outline.kept, jobs, advance)) as found:
-        for texts in found:
-            writer.append(number, texts)
+        for job, texts in zip(jobs, found, strict=True):
+            writer.append(number, texts, sum(map(len, job.turns)) - len(texts))
             progress.advance(writer.done[number])
 
 

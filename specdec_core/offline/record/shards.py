@@ -41,6 +41,7 @@ class _Metadata(BaseModel):
     texts: Annotated[int, Field(ge=1)]
     tokens: Annotated[int, Field(ge=1)]
     crc32: Annotated[int, Field(ge=0, lt=2**32)]
+    outgrown: Annotated[int, Field(ge=0)] = 0
 
 
 @dataclass(frozen=True)
@@ -49,10 +50,11 @@ class ShardInfo:
 
     Attributes:
         path: The file.
-        first: Number of its first text in the part.
+        first: Number of its first text in the part, turns that outgrew the context included.
         texts: Number of its texts.
         tokens: Number of their tokens.
         crc32: Checksum of the arrays.
+        outgrown: Number of turns that were not decoded, as their conversations had outgrown the context.
     """
 
     path: Path
@@ -60,6 +62,7 @@ class ShardInfo:
     texts: int
     tokens: int
     crc32: int
+    outgrown: int = 0
 
 
 def shard_name(number: int) -> str:
@@ -68,7 +71,12 @@ def shard_name(number: int) -> str:
 
 
 def write_shard(
-    path: Path, texts: Sequence[RecordedText], first: int, header: RecordHeader, part: PartHeader
+    path: Path,
+    texts: Sequence[RecordedText],
+    first: int,
+    header: RecordHeader,
+    part: PartHeader,
+    outgrown: int = 0,
 ) -> None:
     """Write a shard: after this it is on the disk whole, or not at all.
 
@@ -78,6 +86,7 @@ def write_shard(
         first: Number of the first of them in the part.
         header: Header of the record.
         part: Settings of the part.
+        outgrown: Number of turns among them that were not decoded.
 
     Raises:
         ConfigError: The file cannot be written.
@@ -89,9 +98,10 @@ def write_shard(
         texts=len(texts),
         tokens=len(arrays["tokens"]),
         crc32=checksum(arrays),
+        outgrown=outgrown,
     )
     # One value: safetensors writes several in a random order, and equal shards are equal files.
-    data = save(dict(arrays), {_METADATA: json.dumps(about.model_dump())})
+    data = save(dict(arrays), {_METADATA: json.dumps(about.model_dump(exclude_defaults=True))})
     with writing_file(path) as temporary, temporary.open("wb") as file:
         file.write(data)
         file.flush()
@@ -120,7 +130,7 @@ def read_info(path: Path, header: RecordHeader, part: PartHeader) -> ShardInfo:
     fields = fields_of(header, greedy=part.sampling.greedy)
     if problem := layout_problem(found, about.texts, about.tokens, header, fields):
         raise damaged(path, problem)
-    return ShardInfo(path, about.first, about.texts, about.tokens, about.crc32)
+    return ShardInfo(path, about.first, about.texts, about.tokens, about.crc32, about.outgrown)
 
 
 def read_shard(info: ShardInfo, header: RecordHeader, part: PartHeader) -> Iterator[RecordedText]:

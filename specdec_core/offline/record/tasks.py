@@ -55,7 +55,8 @@ def _task(record: Record, number: int) -> Task:
     part = record.parts[number]
     header = part.header
     prompts = {text.number: text.prompt for text in part}
-    texts = tuple(_prompt(part.columns, number, prompt) for number, prompt in sorted(prompts.items()))
+    count = len(prompts) + part.outgrown
+    texts = tuple(_prompt(part.columns, number, prompts.get(number, ())) for number in range(count))
     return Task(
         name=header.task,
         target=record.header.target,

@@ -66,14 +66,14 @@ class RecordWriter:
             _write_header(path, header)
         self.header = header
         parts = read_record(path).parts
-        self._done = [len(part) for part in parts]
+        self._done = [len(part) + part.outgrown for part in parts]
         self._shards = [len(shards_of(part_folder(path, number))) for number in range(len(parts))]
         for number in range(len(parts)):
             _sweep(part_folder(path, number))
 
     @property
     def done(self) -> tuple[int, ...]:
-        """Number of texts of each part that are stored."""
+        """Number of texts of each part that are stored, turns that outgrew the context included."""
         return tuple(self._done)
 
     @property
@@ -81,12 +81,14 @@ class RecordWriter:
         """Whether all texts are stored."""
         return all(done == part.texts for done, part in zip(self._done, self.header.parts, strict=True))
 
-    def append(self, part: int, texts: Sequence[RecordedText]) -> None:
+    def append(self, part: int, texts: Sequence[RecordedText], outgrown: int = 0) -> None:
         """Store the next texts of a part as a shard; they are on the disk when this returns.
 
         Args:
             part: Number of the part.
             texts: The texts that follow those that are stored, by prompt and sample.
+            outgrown: Number of turns among them that were not decoded, as their conversations had outgrown the
+                context.
 
         Raises:
             ConfigError: The shard cannot be written.
@@ -97,9 +99,10 @@ class RecordWriter:
             self._done[part],
             self.header,
             self.header.parts[part],
+            outgrown,
         )
         self._shards[part] += 1
-        self._done[part] += len(texts)
+        self._done[part] += len(texts) + outgrown
 
     def add_columns(self, part: int, columns: Iterable[PromptColumns]) -> None:
         """Store what is known of each prompt of a part, replacing what is there."""

@@ -132,6 +132,7 @@ class RecordedTexts:
     def __init__(self, part: RecordPart) -> None:
         self._texts = [_undrafted(text) for text in part]
         self.prompts = [text.number for text in self._texts]
+        self._count = len(set(self.prompts)) + part.outgrown
 
     def __len__(self) -> int:
         return len(self._texts)
@@ -168,16 +169,14 @@ class RecordedTexts:
         )
 
     def by_prompt(self, replayed: Replayed) -> tuple[PromptCounts, ...]:
-        """Return the counts of a run for the texts of each prompt."""
+        """Return the counts of a run for the texts of each prompt; zeros for a turn that was not decoded."""
         seconds = replayed.seconds_by_text
         counts = [replayed.tokens_by_text, replayed.steps_by_text, replayed.accepted_by_text]
         counts += [replayed.verified_by_text, np.zeros(len(self)) if seconds is None else seconds]
-        sums: dict[int, np.ndarray] = {}
-        for number, values in zip(self.prompts, np.stack(counts, axis=1), strict=True):
-            sums[number] = sums.get(number, 0.0) + values
+        sums = np.zeros((self._count, len(counts)))
+        np.add.at(sums, self.prompts, np.stack(counts, axis=1))
         found = []
-        for number in sorted(sums):
-            tokens, steps, accepted, verified, took = sums[number].tolist()
+        for number, (tokens, steps, accepted, verified, took) in enumerate(sums.tolist()):
             known = None if seconds is None else took
             found.append(PromptCounts(number, tokens, steps, accepted, verified, known))
         return tuple(found)

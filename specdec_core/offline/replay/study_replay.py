@@ -22,6 +22,7 @@ from specdec_core.interface.controllers import FixedGamma
 from specdec_core.interface.errors import ConfigError
 from specdec_core.models.device import describe_device
 from specdec_core.offline.record import Record, RecordPart
+from specdec_core.offline.record.format import finished
 from specdec_core.offline.record.recorded_target import recorded_tokenizer
 from specdec_core.offline.replay import Replayed
 from specdec_core.offline.replay.runs import Asked, Drafted, How, RecordedTexts, Replayer
@@ -30,7 +31,7 @@ from specdec_core.study.config.study import Run, Study, Task, drafter_key
 from specdec_core.study.report.quality import Output
 from specdec_core.study.report.run_fields import ReplayedOn
 from specdec_core.study.run.provenance import study_provenance
-from specdec_core.study.run.repeats import Repeat
+from specdec_core.study.run.repeats import Repeat, outgrown
 from specdec_core.study.run.study_session import Session, StudyResult, open_session
 
 _Runs: TypeAlias = tuple[dict[Run, How], Drafted]
@@ -307,20 +308,25 @@ class _TaskReplay:
         )
 
     def _gaps(self) -> list[str]:
-        """Return the note on a part that was not recorded to its end."""
-        there, whole = len(self._texts), self._part.header.texts
-        return [f"the record is unfinished: it has {there} of {whole} texts."] if there < whole else []
+        """Return the notes on texts that are not in the part."""
+        notes = outgrown(self._part.outgrown)
+        if not finished(self._part):
+            there, whole = len(self._texts), self._part.header.texts
+            notes.append(f"the record is unfinished: it has {there} of {whole} texts.")
+        return notes
 
     def _outputs(self) -> list[Output]:
         """Return the text of each prompt, as the baseline's output; of several, the first."""
         tokenizer = recorded_tokenizer(self._replay.record)
-        outputs = []
+        outputs = {}
         for text in self._part:
             if text.sample == 0:
                 tokens = tuple(text.tokens.tolist())
                 words = None if tokenizer is None else tokenizer.decode(tokens, skip_special_tokens=True)
-                outputs.append(Output(tokens, words, finish_reason=text.finish_reason))
-        return outputs
+                outputs[text.number] = Output(tokens, words, finish_reason=text.finish_reason)
+        # The turns between are those that outgrew the context.
+        empty = Output((), "", finish_reason="context")
+        return [outputs.get(number, empty) for number in range(len(outputs) + self._part.outgrown)]
 
 
 def _by_drafter(task: Task) -> list[list[Run]]:

@@ -108,7 +108,7 @@ class EngineRun:
             outputs=outputs,
             request_seconds=tuple(one.seconds for one in answers),
             device=f"{self._name}{_AT}{self._config.host}",
-            notes=(*notes, *self._notes(answers), *outgrown(outputs)),
+            notes=(*notes, *self._notes(answers), *outgrown(sum(one.outgrown for one in outputs))),
         )
 
     def check_continues(self, repeats: Iterable[Repeat]) -> None:

@@ -143,7 +143,7 @@ class PreparedRun:
                 ended = one.finish_reason
                 outputs.append(Output(one.tokens, one.text, one.metrics, thinking=thinking, finish_reason=ended))
                 seconds.append(one.seconds)
-        notes.update(dict.fromkeys(outgrown(outputs)))
+        notes.update(dict.fromkeys(outgrown(sum(one.outgrown for one in outputs))))
         trace = None
         if number == 1:
             try:

@@ -123,9 +123,8 @@ class Repeat:
         return cls(**{**entry, **parsed})
 
 
-def outgrown(outputs: Iterable[Output]) -> list[str]:
+def outgrown(count: int) -> list[str]:
     """Return the note on turns that were not decoded, as their conversations had outgrown the context."""
-    count = sum(one.outgrown for one in outputs)
     turns = f"{count} turns were" if count > 1 else "1 turn was"
     return [f"{turns} not decoded: the conversation no longer fits into the target's context."] if count else []
 

@@ -39,6 +39,7 @@ class MemoryPart:
     header: PartHeader
     texts: Sequence[RecordedText]
     columns: Sequence[PromptColumns] = ()
+    outgrown: int = 0
 
     def __len__(self) -> int:
         return len(self.texts)
