@@ -346,6 +346,7 @@ def test_greedy_texts_are_compared(serve):
     assert [row.quality["exact"] for row in found.rows] == [1.0, 1.0, 0.0]
     (line,) = (one for one in found.failures if one.startswith("other"))
     assert "first at token or character" in line
+    assert "number format of the target" in line
     assert found.exit_code == 1
 
 

@@ -205,12 +205,18 @@ def _departs(summary: RunSummary) -> bool:
 def _departure(summary: RunSummary) -> str:
     assert summary.quality is not None, "only a decoded run departs"
     prompt, token = summary.quality["first_difference"]
-    unit = "token or character" if "engine" in summary.config["run"] else "token"
+    engine = "engine" in summary.config["run"]
+    unit = "token or character" if engine else "token"
+    cure = (
+        "A server that computes in float16 or bfloat16 departs from a target in float32: start it with the number "
+        "format of the target."
+        if engine
+        else "`dtype: float32` makes it rare."
+    )
     return (
         f"{summary.name}: {share(1 - summary.quality['exact'])} of its outputs differ from the baseline, "
         f"first at {unit} {token + 1} of prompt {prompt + 1}. At temperature 0 this only happens where two tokens "
-        "are equally probable up to rounding, which depends on the number of tokens in a forward pass. "
-        "`dtype: float32` makes it rare."
+        f"are equally probable up to rounding, which depends on the number of tokens in a forward pass. {cure}"
     )
 
 
