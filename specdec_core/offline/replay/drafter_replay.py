@@ -85,6 +85,7 @@ class DrafterReplay:
             if value < 1:
                 raise ConfigError(f"{name} is {value!r}; it must be a whole number, at least 1.")
         self._part = part
+        self._name = getattr(drafter, "name", None) or type(drafter).__name__
         self._max_gamma = max_gamma
         self._draft_sampling = draft_sampling
         self._progress = progress or NoProgress()
@@ -125,7 +126,7 @@ class DrafterReplay:
             ConfigError: The part holds no texts, or their probabilities are not probabilities.
         """
         if self._acceptance is None:
-            self._progress.stage(f"{type(self.drafter).__name__}: replaying", len(self._part))
+            self._progress.stage(f"{self._name}: replaying", len(self._part))
             with watched(self._timeout) as watch:
                 found = self._remembered(watch) if self.drafter.remembers else self._alone(watch)
             if not found:

@@ -376,7 +376,9 @@ def test_a_stopped_replay_goes_on_where_it_was(replayed, again, tmp_path):
     ):
         replayed(output=tmp_path / "out", progress=Stops())
     assert again.asked == 0
-    result = replayed(output=tmp_path / "out", progress=Progress())
+    going = Progress()
+    result = replayed(output=tmp_path / "out", progress=going)
+    assert "again: replaying" in going.stages
     whole = replayed()
     assert {key: (one.metrics, one.by_prompt) for key, one in result.repeats.items()} == {
         key: (one.metrics, one.by_prompt) for key, one in whole.repeats.items()
