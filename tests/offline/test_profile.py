@@ -164,6 +164,16 @@ def test_a_log_of_responses_is_read(tmp_path):
     assert (profile.target_model, profile.accept_length_model) == ("m", "measured_per_k")
     assert profile.measurement_conditions["requests"] == 2
 
+    wrapped = {"request": {"prompt": "a"}, "response": {"body": response}}
+    lines = ({**response, "category": "code"}, {**wrapped, "group": ["prose"]}, {**response, "category": None})
+    log.write_text("\n".join(map(json.dumps, lines)))
+    profile = speculation_profile(measured_in_log(log))
+    assert {name: one["num_requests"] for name, one in profile.per_category.items()} == {"code": 1, "prose": 1}
+    assert (profile.target_model, profile.measurement_conditions["requests"]) == ("m", 3)
+    log.write_text(json.dumps({**response, "category": {"a": 1}}))
+    with pytest.raises(ConfigError, match=r"log\.jsonl:1: column 'category' .* must hold a text"):
+        measured_in_log(log)
+
     log.write_text(json.dumps({"metrics": {"speculative_decoding": {**FIGURES, "num_spec_steps": 7}}}))
     with pytest.raises(ConfigError, match=r"log\.jsonl:1: speculative_decoding is damaged"):
         measured_in_log(log)

@@ -11,6 +11,8 @@ from typing import Any
 from specdec_core.interface.errors import ConfigError, reading
 from specdec_core.interface.files import open_text
 from specdec_core.offline.profile.counts import DraftCounts, Measured, counts_of_figures
+from specdec_core.offline.record.log_lines import LineError, group_of, response_of
+from specdec_core.study.config.grouping import group_label
 
 _KEY = "speculative_decoding"
 
@@ -20,6 +22,7 @@ def measured_in_log(path: Path) -> Measured:
 
     A line counts if it is, or ends with, a JSON object that holds `speculative_decoding`, or `metrics` that does:
     a response of vLLM, a line of `outputs.jsonl`, or one of the log of `transformers serve`. Others are skipped.
+    The `group` or `category` of a line is the category of its request.
 
     Args:
         path: The log.
@@ -31,12 +34,15 @@ def measured_in_log(path: Path) -> Measured:
     models: set[str] = set()
     with reading(path, ConfigError, "a log of responses"), open_text(path) as lines:
         for number, line in enumerate(lines, start=1):
-            found = _figures(line)
+            try:
+                found = _figures(line)
+            except LineError as error:
+                raise ConfigError(f"{path}:{number}: {error}") from error
             if found is None:
                 continue
-            response, figures = found
+            response, group, figures = found
             try:
-                counts = counts_of_figures(figures, prompt=number, category=response.get("category"))
+                counts = counts_of_figures(figures, prompt=number, category=group_label(group) if group else None)
             except (KeyError, TypeError, ValueError) as error:
                 raise ConfigError(f"{path}:{number}: {_KEY} is damaged: {error!r}.") from error
             by_gamma[len(counts.accepted_at)].append(counts)
@@ -52,8 +58,12 @@ def measured_in_log(path: Path) -> Measured:
     return Measured(by_gamma, target=next(iter(models), None), conditions={"source": "log"})
 
 
-def _figures(line: str) -> tuple[Mapping[str, Any], Mapping[str, Any]] | None:
-    """Return the object of a line, and the figures in it; None without."""
+def _figures(line: str) -> tuple[Mapping[str, Any], tuple[str, ...], Mapping[str, Any]] | None:
+    """Return the response in a line, the group of its prompt, and the figures; None without.
+
+    Raises:
+        LineError: The group is none.
+    """
     begin = line.find("{")
     if begin < 0 or _KEY not in line:
         return None
@@ -63,6 +73,7 @@ def _figures(line: str) -> tuple[Mapping[str, Any], Mapping[str, Any]] | None:
         return None
     if not isinstance(found, dict):
         return None
-    within = found.get("metrics")
-    figures = (within if isinstance(within, dict) else found).get(_KEY)
-    return (found, figures) if isinstance(figures, dict) else None
+    response = response_of(found)
+    within = response.get("metrics")
+    figures = (within if isinstance(within, dict) else response).get(_KEY)
+    return (response, group_of(found), figures) if isinstance(figures, dict) else None

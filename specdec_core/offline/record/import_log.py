@@ -18,6 +18,7 @@ from specdec_core.models import ModelOutline, bytes_of_characters, load_outline
 from specdec_core.offline.record.format import (
     FinishReason,
     PartHeader,
+    PromptColumns,
     Record,
     RecordedPrompts,
     RecordedText,
@@ -27,6 +28,7 @@ from specdec_core.offline.record.log_lines import LineError, LoggedText, read_lo
 from specdec_core.offline.record.recorded_target import fingerprint_tokenizer, save_tokenizer
 from specdec_core.offline.record.tasks import fingerprint_ids
 from specdec_core.offline.record.writer import RecordWriter, check_folder
+from specdec_core.study.config.prompt_columns import NO_VALUE
 from specdec_core.study.config.prompts import PromptText, render_prompt
 from specdec_core.study.run.folder import exclusive_lock
 from specdec_core.study.run.provenance import library_versions
@@ -97,9 +99,12 @@ def import_record(
             target.model, folder=options.folder, revision=target.revision, subfolder=target.subfolder
         )
         progress.stage(f"reading {source}")
-        texts = _Reader(outline, options).read(source, progress)
+        reader = _Reader(outline, options)
+        texts = reader.read(source, progress)
         writer = RecordWriter(output, _header(source, texts, outline, options), fresh=fresh)
         save_tokenizer(output, target.model, outline.tokenizer)
+        if columns := reader.columns():
+            writer.add_columns(0, columns)
         for start in range(writer.done[0], len(texts), _SHARD):
             writer.append(0, texts[start : start + _SHARD])
         return writer.record()
@@ -123,12 +128,17 @@ def _check_logprobs(options: ImportOptions) -> None:
 
 
 class _Reader:
-    """Turns logged texts into those of a record."""
+    """Turns logged texts into those of a record.
+
+    Attributes:
+        groups: The values that group each prompt; empty where the log has none.
+    """
 
     def __init__(self, outline: ModelOutline, options: ImportOptions) -> None:
         self._outline = outline
         self._options = options
         self._texts: TokenTexts | None = None
+        self.groups: list[tuple[str, ...]] = []
 
     def read(self, source: Path, progress: Progress) -> list[RecordedText]:
         """Return the texts of a file, those of a prompt together."""
@@ -138,13 +148,39 @@ class _Reader:
             try:
                 prompt = self._prompt(logged)
                 same = found.setdefault(prompt, [])
-                same.append(self._text(logged, prompt, numbers.setdefault(prompt, len(numbers)), len(same)))
+                number = numbers.setdefault(prompt, len(numbers))
+                same.append(self._text(logged, prompt, number, len(same)))
+                self._note_group(number, logged.group)
             except LineError as error:
                 raise ConfigError(f"{logged.where}: {error}") from error
             progress.advance(count)
         if not found:
             raise ConfigError(f"{source} has no texts; expected a JSON object in each line.")
         return self._ended([text for same in found.values() for text in same])
+
+    def _note_group(self, number: int, group: tuple[str, ...]) -> None:
+        """Keep the group of a prompt.
+
+        Raises:
+            LineError: Earlier lines have other columns, or another group of this prompt.
+        """
+        sizes = {len(one) for one in self.groups if one}
+        if group and sizes - {len(group)}:
+            raise LineError(f"this line has {len(group)} values of 'group', and an earlier one {max(sizes)}.")
+        if number == len(self.groups):
+            self.groups.append(group)
+        elif self.groups[number] != group:
+            ours, before = (" / ".join(one) or NO_VALUE for one in (group, self.groups[number]))
+            raise LineError(
+                f"this line has the group {ours}, and an earlier line with this prompt the group {before}."
+            )
+
+    def columns(self) -> list[PromptColumns]:
+        """Return what is known of each prompt: nothing if no line has a group."""
+        size = max(map(len, self.groups))
+        none = (NO_VALUE,) * size
+        each = enumerate(self.groups, start=1)
+        return [PromptColumns(id=str(n), group=group or none) for n, group in each] if size else []
 
     def _text(self, logged: LoggedText, prompt: tuple[int, ...], number: int, sample: int) -> RecordedText:
         tokens = tuple(self._id(token) for token in logged.tokens)

@@ -14,9 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from specdec_core.interface.errors import ConfigError, reading, shortened
+from specdec_core.interface.errors import ConfigError, PromptError, reading, shortened
 from specdec_core.interface.files import open_text
 from specdec_core.interface.settings import SamplingSettings
+from specdec_core.study.config.prompt_columns import group_name
 
 _MAX_BYTES = 1 << 36
 """The most bytes of a file that is imported; it is read line by line."""
@@ -57,6 +58,7 @@ class LoggedText:
         tokens: The tokens, each an id, or a text where the log has no ids.
         logprobs: Their log-probabilities; None where there are none.
         finish: The finish reason as logged.
+        group: The values that group its prompt; empty where the line has none.
     """
 
     where: str
@@ -64,6 +66,7 @@ class LoggedText:
     tokens: tuple[int | str, ...]
     logprobs: tuple[float, ...] | None
     finish: str | None
+    group: tuple[str, ...] = ()
 
 
 class LineError(ValueError):
@@ -105,27 +108,55 @@ def _object(line: str) -> dict[str, Any]:
 
 def _texts(where: str, line: Mapping[str, Any], sampling: SamplingSettings) -> Iterator[LoggedText]:
     """Yield the texts of a line, whichever form it has."""
-    body = _mapping(line.get("response", line), "response")
-    body = _mapping(body.get("body", body), "response.body")
+    body, group = response_of(line), group_of(line)
     request = _mapping(line.get("request", line.get("body", {})), "request")
     _check_request({**request, **line}, sampling)
     if "choices" in body:
         for choice in _list(body["choices"], "choices"):
             made = _choice(_mapping(choice, "choices"))
-            yield LoggedText(where, _prompt(choice, body, request, line), *made)
+            yield LoggedText(where, _prompt(choice, body, request, line), *made, group)
     elif "outputs" in line:
         for output in _list(line["outputs"], "outputs"):
-            yield LoggedText(where, _prompt(line), *_offline(_mapping(output, "outputs")))
+            yield LoggedText(where, _prompt(line), *_offline(_mapping(output, "outputs")), group)
     elif "tokens" in line:
         tokens = tuple(_id(token, "tokens") for token in _list(line["tokens"], "tokens"))
         logged = line.get("logprobs")
         probabilities = None if logged is None else _numbers(logged, "logprobs")
-        yield LoggedText(where, _prompt(line), tokens, probabilities, line.get("finish_reason"))
+        yield LoggedText(where, _prompt(line), tokens, probabilities, line.get("finish_reason"), group)
     else:
         raise LineError(
             "there is neither 'tokens' nor 'choices' nor 'outputs'; given "
             f"{shortened(', '.join(map(repr, line))) or 'nothing'}."
         )
+
+
+def response_of(line: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the response in a line, which may be the line itself.
+
+    Raises:
+        LineError: It is not a JSON object.
+    """
+    body = _mapping(line.get("response", line), "response")
+    return _mapping(body.get("body", body), "response.body")
+
+
+def group_of(line: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the values of a line that group its prompt, `group` or `category`; empty where it has none.
+
+    Raises:
+        LineError: They are not one or two texts or numbers.
+    """
+    name = "group" if line.get("group") is not None else "category"
+    value = line.get(name)
+    if value is None:
+        return ()
+    values = value if isinstance(value, list) else [value]
+    if len(values) not in (1, 2):
+        raise LineError(f"{name!r} has {len(values)} values; expected one or two.")
+    try:
+        return tuple(group_name(one, name) for one in values)
+    except PromptError as error:
+        raise LineError(str(error)) from error
 
 
 def _choice(choice: Mapping[str, Any]) -> tuple[tuple[int | str, ...], tuple[float, ...] | None, str | None]:

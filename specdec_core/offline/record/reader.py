@@ -26,7 +26,7 @@ TOKENIZER = "tokenizer"
 FEATURES = "features.safetensors"
 """Name of the file with the target's embeddings."""
 PROMPTS = "prompts.jsonl"
-"""Name of the file with the columns of a part's prompts, which imports and old records lack."""
+"""Name of the file with the columns of a part's prompts, which imports without groups and old records lack."""
 _MAX_HEADER = 10_000_000
 """The most bytes of a header."""
 

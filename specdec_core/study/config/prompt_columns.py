@@ -46,16 +46,21 @@ class Columns:
         Raises:
             PromptError: The row lacks a column, or its value is not a text, a number or null.
         """
-        return tuple(_group_name(_value(row, column), column) for column in self.group)
+        return tuple(group_name(_value(row, column), column) for column in self.group)
 
 
-_NO_VALUE = "(none)"
+NO_VALUE = "(none)"
 """The group of prompts whose value is null or an empty text."""
 
 
-def _group_name(value: Any, column: str) -> str:
+def group_name(value: Any, column: str) -> str:
+    """Return a value as the name of a group.
+
+    Raises:
+        PromptError: It is not a text, a number or null.
+    """
     if value is None or value == "":
-        return _NO_VALUE
+        return NO_VALUE
     if not isinstance(value, (str, int, float)):
         raise PromptError(
             f"column {column!r} groups the prompts, so it must hold a text or a number; given {kind_of(value)}."

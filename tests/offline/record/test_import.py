@@ -65,6 +65,36 @@ def test_our_own_form(read):
     assert target_info(record).tokenizer("h")["input_ids"] == [7]
 
 
+def test_lines_name_the_groups_of_their_prompts(read):
+    code, prose = {**PLAIN, "group": ["code", "easy"]}, {**PLAIN, "prompt": [1], "group": ["prose", "easy"]}
+    (part,) = read(code, prose, code).parts
+    assert [(one.id, one.group) for one in part.columns] == [("1", ("code", "easy")), ("2", ("prose", "easy"))]
+    wrapped = {
+        "request": {"prompt": [1]},
+        "response": {"choices": [{"token_ids": [3], "finish_reason": "length"}]},
+    }
+    (part,) = read(
+        {**PLAIN, "category": "code"}, {**wrapped, "category": ""}, sampling=SamplingSettings(temperature=0)
+    ).parts
+    assert [one.group for one in part.columns] == [("code",), ("(none)",)]
+    assert not read(PLAIN).parts[0].columns
+
+
+@pytest.mark.parametrize(
+    ("group", "message"),
+    [
+        ([], "'group' has 0 values; expected one or two"),
+        (["a", "b", "c"], "'group' has 3 values; expected one or two"),
+        ({"a": 1}, "column 'group' .* must hold a text or a number"),
+        (["code", "easy"], "2 values of 'group', and an earlier one 1"),
+        ("prose", "the group prose, and an earlier line with this prompt the group code"),
+    ],
+)
+def test_groups_that_contradict_each_other_are_refused(read, group, message):
+    with pytest.raises(ConfigError, match=rf"log\.jsonl:2: .*{message}"):
+        read({**PLAIN, "group": "code"}, {**PLAIN, "group": group})
+
+
 def completion(tokens, logprobs, **more):
     return {
         "prompt": "a c",
