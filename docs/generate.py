@@ -174,8 +174,8 @@ def arguments(_: str) -> str:
     names: dict[str, list[str]] = {}
     for name, reason in UNSUPPORTED.items():
         names.setdefault(reason, []).append(f"`{name}`")
-    rows = (f"| {', '.join(those)} | {reason[0].upper()}{reason[1:]}. |" for reason, those in names.items())
-    return "\n".join(["| argument | reason, and what to do |", "|---|---|", *rows]) + "\n"
+    rows = (f"- {', '.join(those)}: {reason[0].upper()}{reason[1:]}.\n" for reason, those in names.items())
+    return f"\n{''.join(rows)}\n"
 
 
 _LANGUAGES = {".py": "python"}

@@ -77,7 +77,7 @@ def test_what_the_build_draws_is_shown(site, pages):
     for number in (2, 3, 4, 5):
         assert (site / f"assets/figures/figure-{number}.svg").is_file()
     assert "1.6263" in pages["theory.html"].text  # Table 1
-    assert 'class="trace-rejected"' in (site / "how-a-step-works.html").read_text(encoding="utf-8")
+    assert 'class="trace-rejected"' in (site / "start.html").read_text(encoding="utf-8")
     assert '<div class="output"><table><thead>' in (site / "theory.html").read_text(encoding="utf-8")
     assert not [name for name, page in pages.items() if "$$" in page.text]  # formulas that were left as text
 
