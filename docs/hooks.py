@@ -45,7 +45,8 @@ FOLDER = "assets/figures"
 
 _BOOSTS = {"api/": 0.1, "commands.md": 0.3}
 """Weight in the search of pages that mention every word, by how their paths begin; that of a guide is 1."""
-_UNRENDERED = re.compile(r"The signatures come from the code\. Lines with `:::`.*?in a terminal\.\n+", re.DOTALL)
+_UNRENDERED = "(`scripts/docs --serve` renders this page.)\n\n"
+"""Note in pages with docstrings, for readers of their sources."""
 _TABLE = re.compile(r"<!-- table: (?P<number>\d+) -->")
 _LETTERS = {"alpha": r"$\alpha$", "gamma": r"$\gamma$"}
 
@@ -99,8 +100,8 @@ def on_config(config: MkDocsConfig) -> None:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:  # noqa: ARG001
-    """Insert the tables of the paper, and leave out the hint of pages that are not rendered."""
-    return _TABLE.sub(lambda found: table(int(found["number"])), _UNRENDERED.sub("", markdown))
+    """Insert the tables of the paper, and leave out the note for readers of the sources."""
+    return _TABLE.sub(lambda found: table(int(found["number"])), markdown.replace(_UNRENDERED, ""))
 
 
 def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:  # noqa: ARG001
