@@ -141,25 +141,23 @@ def arrays(_: str) -> str:
 
 
 def checks(what: str) -> str:
-    """Return checks of the conformance kit.
+    """Return a list of checks of the conformance kit.
 
     Args:
-        what: A kind of plugin, for a list of the checks that it alone has; or `shared`, for a table of those with
-            one name and one summary for several kinds.
+        what: A kind of plugin, for the checks that it alone has; or `shared`, for those with one name and one
+            summary for several kinds.
     """
     same: dict[tuple[str, str], list[Check]] = {}
     for kind in KINDS:
         for one in checks_for(kind):
             same.setdefault((one.name, one.summary), []).append(one)
-    if what != "shared":
-        own = [those[0] for those in same.values() if [one.kind for one in those] == [what]]
-        return "\n" + "".join(f"- `{one.name}`{_optional([one])}: {one.summary}\n" for one in own) + "\n"
-    lines = ["| check | kinds | what it proves |", "|---|---|---|"]
+    lines = []
     for (name, summary), those in same.items():
-        if len(those) > 1:
-            kinds = "all" if len(those) == len(KINDS) else ", ".join(one.kind for one in those)
-            lines.append(f"| `{name}`{_optional(those)} | {kinds} | {summary} |")
-    return "\n".join(lines) + "\n"
+        kinds = [one.kind for one in those]
+        if kinds == [what] or (what == "shared" and len(those) > 1):
+            few = f" for {', '.join(kinds)}" if 1 < len(kinds) < len(KINDS) else ""
+            lines.append(f"- `{name}`{few}{_optional(those)}: {summary}\n")
+    return "\n" + "".join(lines) + "\n"
 
 
 def _optional(those: Sequence[Check]) -> str:

@@ -43,19 +43,16 @@ def test_the_page_lists_every_check_once():
     for kind in KINDS:
         for one in checks_for(kind):
             name, summary = re.escape(f"`{one.name}`"), re.escape(one.summary)
-            own = list(re.finditer(rf"^- {name}( \(optional, .*\))?: {summary}$", parts[kind], re.MULTILINE))
-            shared = list(
-                re.finditer(
-                    rf"^\| {name}( \(optional.*\))? \| ([a-z, ]+) \| {summary} \|$", parts["shared"], re.MULTILINE
-                )
+            line = re.compile(rf"^- {name}(?: for ([a-z, ]+))?( \(optional.*\))?: {summary}$", re.MULTILINE)
+            own, shared = (
+                [found for found in line.finditer(parts[part]) if kind in (found[1] or kind).split(", ")]
+                for part in (kind, "shared")
             )
             (found,) = own + shared
-            kinds = found[2].split(", ") if shared else [kind]
-            assert kinds == ["all"] or kind in kinds
-            which = re.match(r" \(optional(?: for (.+?))?, ", found[1] or "")
+            which = re.match(r" \(optional(?: for (.+?))?, ", found[2] or "")
             optional = which is not None and (which[1] is None or kind in which[1].split(", "))
             assert one.required is not optional
-            assert one.required or found[1].endswith(f", {one.purpose})")
+            assert one.required or found[2].endswith(f", {one.purpose})")
 
 
 def test_the_failure_on_the_page_is_a_real_one():
