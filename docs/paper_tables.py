@@ -16,6 +16,8 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
+import markdown_table
+
 from specdec_core.theory.paper import printed_numbers as paper
 
 FOLDER = Path(__file__).parent
@@ -64,8 +66,7 @@ def drafted(study: str) -> Iterator[Result]:
 
 def table(headings: Sequence[str], rows: Iterable[Sequence[Cell]]) -> str:
     """Return rows as a Markdown table; numbers as they are rounded, None as a dash."""
-    lines = [list(headings), ["---"] * len(headings), *([_cell(cell) for cell in row] for row in rows)]
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+    return markdown_table.table(headings, ([_cell(cell) for cell in row] for row in rows))
 
 
 def _cell(cell: Cell) -> str:

@@ -185,7 +185,7 @@ class ModelSettings(Validated):
     device: str = "auto"
     """`cpu`, `cuda`, `cuda:1` ...; `auto` is a GPU if there is one, and for a drafter the target's device."""
     device_map: str | dict[str, Any] | None = None
-    """How to spread the weights over devices: `auto`, `balanced`, `sequential`, or a mapping of modules. Needs
+    """Spread the weights over devices: `auto`, `balanced`, `sequential`, or a mapping of modules. Needs
     accelerate."""
     max_memory: dict[str, int | str] | None = None
     """Memory of each device under `device_map: auto`, e.g. `{"0": 20GiB, cpu: 60GiB}`."""
@@ -202,11 +202,10 @@ class ModelSettings(Validated):
     adapter: Annotated[str, Field(min_length=1)] | None = None
     """A PEFT adapter (LoRA): a folder or a hub name. Needs peft."""
     packed: bool | Literal["auto"] = "auto"
-    """On a CPU, pack the weights: verifying a draft then takes little more time than one token, for twice the
-    memory. `auto` packs where that works, unless the model is tiny or memory is short."""
+    """Pack the weights on a CPU: verifying is faster, for twice the memory. `auto` does, unless the model is tiny
+    or memory is short."""
     compile: bool | Literal["auto"] = "auto"
-    """Compile short forward passes: by TorchInductor on a CPU, as CUDA graphs on a GPU. `auto` does not, as
-    yet."""
+    """Compile short forward passes: by TorchInductor on a CPU, as CUDA graphs on a GPU. `auto` does not."""
 
     @model_validator(mode="before")
     @classmethod
@@ -255,8 +254,8 @@ class TargetConfig(ModelSettings):
 
     exact_shapes: bool | Annotated[int, Field(ge=2)] = False
     """Run every forward pass of a step over the same number of columns, so that greedy texts do not depend on the
-    drafter where rounding depends on shapes, as in bfloat16. A number: one more than the longest draft, rounded up
-    to a multiple of 16. `true`: 16."""
+    drafter where rounding depends on shapes, as in bfloat16. The number is one more than the longest draft,
+    rounded up to a multiple of 16; `true` is 16."""
 
     def names(self) -> frozenset[str]:
         """Return the model and the adapter: folders, or names on the hub."""
