@@ -15,7 +15,7 @@ _OPTIONS = re.compile(r"^\*\*Options\*\*:\n\n((?:\* .*\n)*)", re.MULTILINE)
 
 
 def reference(name: str) -> str:
-    """Return the help of a command and of all commands below it. A trainer's options are on its drafter's page."""
+    """Return the help of a command and of all commands below it. A trainer is on its drafter's page."""
     command = typer.main.get_command(app)
     context = command.make_context(name, [], resilient_parsing=True)
     text = typer.cli.get_docs_for_click(obj=command, ctx=context, name=name)
@@ -23,13 +23,15 @@ def reference(name: str) -> str:
     text = re.sub(r"\[([-+!*]) \]", r"`[\1 ]`", text.partition("\n")[2].strip()) + "\n"
     text = re.sub(r"\* `--help`: .*\n", "", text)
     text = re.sub(
-        r"(### `specdec train (\S+)`\n.*?)\*\*Usage\*\*.*?(?=\n##|\Z)",
-        r"\1Options: [Training](training.md) and [\2](drafters/\2.md).\n",
+        r"### `specdec train (\S+)`\n\n(.*?\.)[ \n].*?(?:\n(?=### `specdec train)|(?=\n##|\Z))",
+        r"* [`specdec train \1`](drafters/\1.md): \2\n",
         text,
         flags=re.DOTALL,
     )
     text = re.sub(r"^\*\*Commands\*\*:\n\n(?:\* .*\n)*\n*", "", text, flags=re.MULTILINE)  # each has a heading
-    text = re.sub(r"\*\*Usage\*\*:\n\n", "", text)
+    text = re.sub(r"\*\*Usage\*\*:\n\n(?:```console\n[^[{\n]+ \[OPTIONS\](?: COMMAND.*)?\n```\n\n)?", "", text)
+    text = re.sub(r"^For example:\n\n", "", text, flags=re.MULTILINE)
+    text = re.sub(r" <(?:list\[)?(\w+)\]?(?: range)?>`", r" <\1>`", text)  # descriptions say what may be repeated
     first, *others = re.split(r"^(?=##+ `)", text, flags=re.MULTILINE)
     shared = _shared(line for part in others for block in _OPTIONS.findall(part) for line in block.splitlines())
     parts = [first, "## Shared options\n\n" + "\n".join(sorted(shared, key=_name)) + "\n\n"]

@@ -7,6 +7,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import markdown_table
+
 DATA = Path(__file__).parent / "data" / "replay.json"
 
 
@@ -17,20 +19,13 @@ def _data() -> dict[str, Any]:
 
 
 def against_live() -> str:
-    """Return seconds and intervals of replays beside those of live comparison."""
-    head = ("drafter", "replay takes", "live, extrapolated", "efficiency, live", "replayed")
-    lines = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
-    for row in _data()["rows"]:
-        seconds = [f"{row['replay_seconds']:.1f} s", _duration(row["live_seconds"])]
-        cells = [_interval(row[name]) for name in ("live", "record")]
-        lines.append(f"| {' | '.join([row['drafter'], *seconds, *cells])} |")
-    whole = [f"{_data()['replay_seconds']:.0f} s", _duration(_data()["live_seconds"])]
-    lines.append(f"| **all** | {' | '.join([*whole, '', ''])} |")
-    return "\n".join(lines) + "\n"
-
-
-def _duration(seconds: float) -> str:
-    return f"{seconds / 3600:.1f} h" if seconds >= 3600 else f"{seconds / 60:.0f} min"
+    """Return the intervals of replays beside those of live comparison, and the seconds of all together."""
+    rows = ([row["drafter"], _interval(row["live"]), _interval(row["record"])] for row in _data()["rows"])
+    replay, live = _data()["replay_seconds"], _data()["live_seconds"] / 3600
+    return (
+        markdown_table.table(("drafter", "live", "replayed"), rows)
+        + f"\nAll replays took {replay:.0f} s; decoding as much live would take {live:.1f} h.\n"
+    )
 
 
 def _interval(found: dict[str, float]) -> str:

@@ -48,8 +48,7 @@ def check(
     A failure shows what the check did, got and expected. Optional checks count only with --require. If the plugin
     is slow, checks try fewer texts and samples. Options of pytest follow `--`.
 
-    Exit codes: 0 nothing failed; 1 a check failed, or was not run for lack of time; 2 the plugin does not exist,
-    setting, check or device; 130 stopped with Ctrl-C.
+    Exit code 1: a check failed, or was not run for lack of time.
 
     For example:
 

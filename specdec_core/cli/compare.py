@@ -38,28 +38,28 @@ def compare(
         bool,
         typer.Option(
             "--isolate",
-            help="Give each run a separate process, which a crash or a leak ends alone. Each loads the target.",
+            help="Give each run a process of its own, which loads the target, so that a crash ends one run only.",
         ),
     ] = False,
     record: Annotated[
         str | None,
         typer.Option(
-            help="Replay the study on a record instead of running its target (see `specdec replay`).",
+            help="Replay the study on a record instead of running its target.",
             metavar="RECORD",
         ),
     ] = None,
     machine: Annotated[
         list[Path] | None,
         typer.Option(
-            help="With --record: expect the speeds in a file of `specdec measure --output`; may be repeated.",
+            help="With --record: a file of `specdec measure --output` with the times to expect; may be repeated.",
             metavar="FILE",
         ),
     ] = None,
     forecast: Annotated[
         Path | None,
         typer.Option(
-            help="Results of `specdec replay` for the same study, which runs with `engine` are compared with.  "
-            "[default: a run here with the same drafter and gamma]",
+            help="Results of `specdec replay` that forecast the runs with `engine`.  [default: a run here with "
+            "the same drafter and gamma]",
             metavar="DIR",
         ),
     ] = None,
@@ -67,18 +67,17 @@ def compare(
 ) -> None:
     """Run a study: compare every drafter with the autoregressive baseline, and print a table.
 
-    The baseline is in the first row. Runs take turns in random order and are repeated, so that drift of the
-    machine does not favor any. Outputs are compared with those of the baseline, and scored if the prompts have
-    references. The verdict names the fastest run, or those that cannot be told apart.
+    Runs take turns in random order and are repeated, so that drift of the machine does not favor any. The verdict
+    names the fastest run, or those that cannot be told apart. Outputs are compared with those of the baseline, and
+    scored if the prompts have references.
 
     With --output, the folder receives `results.jsonl` (one object per run), `summary.csv`, `outputs.jsonl` (the
     generated texts), `report.html` (charts and tables) and `repeats.jsonl`, from which the same command resumes.
 
-    With `--set timing=false`, acceptance alone is measured. With --record, nothing is decoded: runs are replayed.
+    `--set timing=false` measures acceptance alone. With --record, nothing is decoded: runs are replayed.
 
-    Exit codes: 0 success; 1 a plugin failed while it decoded, or a lossless run at temperature 0 departs from the
-    baseline; 2 an error that you can fix, or a run that ended early; 130 stopped with Ctrl-C, and
-    128 + n with another signal n.
+    Exit code 1: a plugin failed while it decoded, or a lossless run at temperature 0 departs from the baseline.
+    Exit code 2: also if a run ended early.
 
     For example:
 

@@ -32,15 +32,15 @@ def diff(
     by: Annotated[
         Speed,
         typer.Option(
-            help="The speed to compare: speedup over the baseline, which is comparable "
-            "between machines; or tokens_per_second, which a slower target changes, too."
+            help="The speed to compare: the speedup over the baseline, comparable between machines; or "
+            "tokens_per_second."
         ),
     ] = "speedup",
     fail_if_slower: Annotated[
         str | None,
         typer.Option(
-            help="Exit with 1 if a run is slower by more than this share, beyond the spread of its repeats, or "
-            "fails and did not: 5%, or 0.05.",
+            help="Exit with 1 if a run fails that did not, or is slower by more than this share (5%, or 0.05), "
+            "beyond the spread of its repeats.",
             metavar="SHARE",
         ),
     ] = None,
@@ -50,8 +50,7 @@ def diff(
     """Show what changed between two results of a study: settings, speeds, acceptance.
 
     A run is faster or slower if the intervals of its speed do not overlap: the range of up to eight repeats, the
-    95% confidence interval of the median of more. With five repeats each, intervals are apart by chance in 1% of
-    comparisons; with three, in 10%.
+    95% confidence interval of the median of more.
 
     For example:
 

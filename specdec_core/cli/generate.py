@@ -70,16 +70,14 @@ class _TextOptions(TextOptions):
     prompts: Annotated[str | None, Option(help=PROMPTS_HELP, metavar="FILE|YAML")] = None
     constraint: Annotated[
         str | None,
-        Option(
-            help="What the text must be: YAML with json_schema, regex or grammar. Needs specdec-core[grammar]."
-        ),
+        Option(help="Constrain the text: YAML with json_schema, regex or grammar. Needs specdec-core[grammar]."),
     ] = None
     beams: Annotated[
         int | None, Option(help="Beam search of this width, at --temperature 0.  [default: 1, which is none]")
     ] = None
     length_penalty: Annotated[
         float | None,
-        Option(help="With beams: exponent of the length by which log probabilities are divided.  [default: 1]"),
+        Option(help="With beams: log probabilities are divided by the length to this power.  [default: 1]"),
     ] = None
     early_stopping: Annotated[
         str | None,
@@ -116,7 +114,7 @@ class _Decoding:
         str | None,
         Option(
             "--trace",
-            help="Show which draft tokens were accepted, step by step; with a file, in an interactive figure.",
+            help="Show each step; with a file, in an interactive figure.",
             metavar="[FILE.html]",
         ),
     ] = None
@@ -147,9 +145,9 @@ def generate(
     Without --drafter the target decodes autoregressively. A plugin that fails costs no token, but is reported, and
     the exit code is 1.
 
-    With --trace, each line is one forward pass of the target, as in Figure 1 of the paper: accepted tokens are
-    green, rejected ones red, recovered ones blue, bonus tokens cyan ([+ ] [- ] [! ] [* ] without colors).
-    With --trace FILE.html, the text streams, and the file shows p, q and the random number of each draft token.
+    With --trace, each line is one forward pass of the target: accepted tokens are green, rejected ones red,
+    recovered ones blue, bonus tokens cyan ([+ ] [- ] [! ] [* ] without colors). With --trace FILE.html, the file
+    shows p, q and the random number of each draft token.
 
     For example:
 

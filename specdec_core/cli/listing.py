@@ -30,9 +30,9 @@ _SHOWN = 160
 def plugins(as_json: AsJson = False, wide: Wide = False) -> None:
     """List the installed plugins: drafters, controllers of gamma and lenience, acceptance rules, trainers, models.
 
-    A plugin that cannot be loaded, or whose name two distributions claim, is listed with the reason. A second
-    name is an alias. Set the environment variable SPECDEC_PLUGINS to a comma-separated list of distributions or
-    entry points to load no others.
+    A plugin that cannot be loaded, or whose name two distributions claim, is listed with the reason. A second name
+    is an alias. The environment variable SPECDEC_PLUGINS limits the plugins to a comma-separated list of
+    distributions or entry points.
 
     For example:
 

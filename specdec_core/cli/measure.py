@@ -115,9 +115,9 @@ def measure(
 ) -> None:
     r"""Measure the acceptance rate, c and T(k) of drafters, and predict the speed-up and the best gamma.
 
-    The target generates text, and the drafter proposes a draft at each token. The acceptance rate alpha is the
-    mean of sum min(p, q) over these tokens (section 4.2), with a 95% confidence interval. Then steps with drafts
-    of every length are timed. With --ranks, it is also counted which of several siblings in a tree is accepted.
+    The drafter proposes a draft at each token of the target's text. The acceptance rate alpha is the mean of
+    sum min(p, q) over these tokens (section 4.2), with a 95% confidence interval. Then steps with drafts of every
+    length are timed.
 
     Controllers and `specdec theory speed` read the file of --output, from which the same command resumes.
 

@@ -52,12 +52,8 @@ def new(
     The plugin is simple and works; change it from there. The folder must be empty. NAME has lowercase letters,
     digits, and - or _ between words, and must not be the name of an installed plugin.
 
-    The package contains:
-
-    - the module with the class, its settings and the hook
-    - tests with the conformance kit
-    - pyproject.toml with the entry point
-    - a study that compares it with others, and a README with the commands
+    The package contains the module, tests with the conformance kit, pyproject.toml with the entry point, a study
+    that compares it with others, and a README with the commands.
 
     For example:
 

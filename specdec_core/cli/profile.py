@@ -36,8 +36,8 @@ def profile(
     source: Annotated[
         str,
         typer.Argument(
-            help="A record, such as builtin:code, to replay the drafter on; a folder of results; a log of "
-            "responses, .jsonl; or a profile, .json, to show.",
+            help="A record to replay the drafter on, such as builtin:code; a folder of results; a log of "
+            "responses, .jsonl; or a profile to show, .json.",
             metavar="RECORD|RESULTS|LOG|PROFILE",
         ),
     ],
@@ -61,8 +61,7 @@ def profile(
     """Write how often the tokens of a drafter are accepted by position: `speculation_profile.json`, schema 1.0.
 
     Dynamo's mocker, the synthetic acceptance of vLLM and tools for planning read this file, which lies beside the
-    weights of a drafter. Rates are over the steps with a draft, at the largest gamma; a replay has the acceptance
-    length of every gamma up to it.
+    weights of a drafter. Rates are over the steps with a draft, at the largest gamma.
 
     For example:
 

@@ -60,7 +60,7 @@ class _RecordOptions:
         bool,
         Option(
             "--timings",
-            help="Time the target, too: T(k) of this machine. With a finished record and nothing else, add it.",
+            help="Time the target, too: T(k) of this machine. Alone, add it to a finished record.",
         ),
     ] = False
     gamma: Annotated[
@@ -108,12 +108,11 @@ def record(
 ) -> None:
     r"""Record what a target says: its texts, with the probability of each token.
 
-    The target decodes the prompts alone, once. `specdec replay` then computes how any drafter would have done on
-    these texts, without the target and on any machine. The same command resumes where it was stopped.
+    The target decodes the prompts once, as in the baseline of `specdec compare`. `specdec replay` then computes
+    how any drafter would have done on these texts. The same command resumes where it was stopped.
 
-    The texts are those of the baseline of `specdec compare`. With --samples, each prompt has several, which
-    narrows the intervals of a replay. --import reads texts that a server generated, with the log-probabilities of
-    the distribution that was sampled from.
+    --import reads texts that a server generated, with the log-probabilities of the distribution that was sampled
+    from.
 
     For example:
 

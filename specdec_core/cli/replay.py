@@ -34,7 +34,7 @@ def replay(
         list[str] | None,
         typer.Argument(
             help="A study, as a .yaml file; or drafters, as for --drafter.  [default: the installed ones that "
-            "work without the target]",
+            "do without the target]",
             metavar="[STUDY|DRAFTER...]",
         ),
     ] = None,
@@ -45,15 +45,14 @@ def replay(
     gamma: Annotated[
         list[str] | None,
         typer.Option(
-            help="Gamma of each drafter: a number, a range, or a controller as in a study; may be repeated.  "
-            "[default: 1-8]"
+            help="Gamma of each drafter: a number, a range, or a controller; may be repeated.  [default: 1-8]"
         ),
     ] = None,
     machine: Annotated[
         list[Path] | None,
         typer.Option(
-            help="Expect the speeds of this machine: a file of `specdec measure --output`; may be repeated.  "
-            "[default: the machine that recorded]",
+            help="A file of `specdec measure --output` with the times to expect; may be repeated.  [default: "
+            "of the machine that recorded]",
             metavar="FILE",
         ),
     ] = None,
@@ -71,13 +70,12 @@ def replay(
 ) -> None:
     r"""Replay drafters on a record: what each would have done on the target's texts, without running the target.
 
-    With a lossless acceptance rule the target's texts do not depend on the drafter. So the expected number of
-    accepted tokens follows from a recorded text exactly. Speeds are expected on the machine that recorded, or on
-    those of --machine, without reading prompts.
+    With a lossless acceptance rule the target's texts do not depend on the drafter, so the expected number of
+    accepted tokens follows from a recorded text exactly.
 
-    With drafters, every part of the record is replayed at every gamma. A study is replayed as it is: its tasks
-    must be among those that were recorded, unless it has `runs` only. Runs that cannot be replayed (lenience
-    below 1, lossy rules, trees, beams) are named, and the others continue.
+    Drafters are replayed on every part of the record, at every gamma. The tasks of a study must be among those
+    that were recorded, unless it has `runs` only. Runs that cannot be replayed (lenience below 1, lossy rules,
+    trees, beams) are named, and the others continue.
 
     The output and the exit codes are those of `specdec compare`.
 

@@ -39,8 +39,8 @@ def tune(
     record: Annotated[
         str | None,
         Option(
-            help="Record to replay on: a folder of `specdec record`, or a built-in one such as builtin:code.  "
-            "[default: record the study's prompts]",
+            help="Record to replay on: a folder, or a built-in one such as builtin:code.  [default: record the "
+            "study's prompts]",
             metavar="DIR",
         ),
     ] = None,
@@ -57,21 +57,19 @@ def tune(
         Option(
             "--output",
             "-o",
-            help="YAML file for the winning study. A folder beside it (best-tune for best.yaml) keeps records and "
-            "measurements, from which the same command resumes.",
+            help="YAML file for the winning study. The same command resumes from the folder beside it, such as "
+            "best-tune for best.yaml.",
             metavar="FILE",
         ),
     ] = None,
     overwrite: Annotated[bool, Option("--overwrite", help="Replace an existing file.")] = False,
-    fresh: Annotated[
-        bool, Option("--fresh", help="Discard what an earlier tuning recorded and measured in that folder.")
-    ] = False,
+    fresh: Annotated[bool, Option("--fresh", help="Discard that folder.")] = False,
     finalists: Annotated[int, Option(min=1, help="The most candidates that are timed live.")] = 4,
     confirm: Annotated[
-        bool, Option("--confirm/--no-confirm", help="Time the finalists live, or trust what is expected of them.")
+        bool, Option("--confirm/--no-confirm", help="Time the finalists live, or trust the replay.")
     ] = True,
     live_prompts: Annotated[
-        int, Option(min=0, help="Prompts, from the first, that finalists are timed on; 0 for all.")
+        int, Option(min=0, help="The first prompts, on which finalists are timed; 0 for all.")
     ] = 16,
     confidence: Annotated[
         float, Option(min=0.5, max=0.999999, help="Probability with which the fastest candidate is not stopped.")
@@ -92,10 +90,10 @@ def tune(
 
     The runs of a study are the candidates; `grid` makes all combinations of settings. Tuning has four parts:
 
-    1. Record: the target decodes the prompts alone (or --record has its texts).
-    2. Measure: steps are timed with drafts of each length (or --machine has the times).
-    3. Race: drafters are replayed on more and more prompts. A candidate that is clearly slower than the fastest is
-       stopped; the fastest survives with the probability --confidence.
+    1. Record: the target decodes the prompts, unless --record has its texts.
+    2. Measure: steps are timed with drafts of each length, unless --machine has the times.
+    3. Race: drafters are replayed on more and more prompts. Candidates that are clearly slower than the fastest
+       are stopped.
     4. Confirm: the finalists decode live, in turns with the baseline.
 
     Runs that cannot be replayed (lenience below 1, trees, lossy rules) are left to `specdec compare`.

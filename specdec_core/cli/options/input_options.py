@@ -18,7 +18,7 @@ Device: TypeAlias = Annotated[
     str | None, typer.Option(help="Device of the target: cpu, cuda, cuda:1 ...  [default: auto]")
 ]
 Dtype: TypeAlias = Annotated[
-    str | None, typer.Option(help="Number format of the target: float32, bfloat16, float16.  [default: auto]")
+    str | None, typer.Option(help="Dtype of the target: float32, bfloat16, float16.  [default: auto]")
 ]
 Named: TypeAlias = Annotated[
     str | None,

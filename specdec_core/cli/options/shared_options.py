@@ -29,7 +29,7 @@ TopP: TypeAlias = Annotated[
 ]
 MinP: TypeAlias = Annotated[
     float | None,
-    typer.Option(help="Sample from tokens at least this fraction as probable as the most probable one."),
+    typer.Option(help="Sample from tokens at least this fraction as probable as the most probable."),
 ]
 Settings: TypeAlias = Annotated[
     list[str] | None,
@@ -54,9 +54,8 @@ Ray: TypeAlias = Annotated[
     str | None,
     typer.Option(
         "--ray",
-        help="Decode on the workers of a Ray cluster: HOST:PORT, ray://HOST:PORT, or local for a new one here. "
-        "Without ADDRESS, the one that RAY_ADDRESS names or that runs here, else a new one. Timings run one at "
-        "a time. Needs specdec-core[ray].",
+        help="Decode on a Ray cluster: HOST:PORT, ray://HOST:PORT, or local for a new one here. Without "
+        "ADDRESS, the one that RAY_ADDRESS names or that runs here, else a new one. Needs specdec-core[ray].",
         metavar="[ADDRESS]",
     ),
 ]

@@ -118,9 +118,7 @@ class TaskOptions:
         float | None, Option(help="Values above 1 discourage repetition.  [default: 1]")
     ] = None
     max_new_tokens: Annotated[int | None, Option(help="Maximum number of tokens per text.  [default: 128]")] = None
-    seed: Annotated[
-        int | None, Option(help="Seed of the texts: the same seed gives the same texts.  [default: 0]")
-    ] = None
+    seed: Annotated[int | None, Option(help="Seed of the texts.  [default: 0]")] = None
 
     def given(self) -> dict[str, Any]:
         """Return the options that were given, by name."""

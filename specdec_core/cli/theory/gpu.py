@@ -37,9 +37,7 @@ def gpu(
         str | None,
         typer.Option(help="Shape of the target: one that --list names, or a folder with a config.json."),
     ] = None,
-    drafter: Annotated[
-        str | None, typer.Option(help="Shape of a draft model that runs once for each token, as for --target.")
-    ] = None,
+    drafter: Annotated[str | None, typer.Option(help="Shape of the draft model, as for --target.")] = None,
     c: Annotated[
         float | None,
         typer.Option(
@@ -47,7 +45,7 @@ def gpu(
             metavar="RATIO",
         ),
     ] = None,
-    device: Annotated[str, typer.Option(help="The GPU; --list names those that are known.")] = "h100",
+    device: Annotated[str, typer.Option(help="The GPU; --list names them.")] = "h100",
     alpha: Annotated[
         str | None,
         typer.Option(help="Expected acceptance rates, from 0 to 1; by default 0.6,0.7,0.8.", metavar="RATES"),
@@ -55,7 +53,7 @@ def gpu(
     profile: Annotated[
         Path | None,
         typer.Option(
-            help="Take the acceptance lengths of a profile, as `specdec profile` writes it, instead of --alpha.",
+            help="Instead of --alpha: a profile, as `specdec profile` writes it.",
             metavar="FILE",
         ),
     ] = None,
@@ -69,31 +67,29 @@ def gpu(
     execution: Annotated[
         Execution,
         typer.Option(
-            help="eager: Python launches each operator. graph: the same kernels in a captured graph, as with "
-            "`compile: true`. fused: compiled, with all but matrix products and attention fused into those."
+            help="eager: Python launches each operator. graph: the same kernels in a captured graph. fused: "
+            "all but matrix products and attention fused into those."
         ),
     ] = "graph",
     gpus: Annotated[int, typer.Option(help="Number of GPUs that share each layer of the target.")] = 1,
     plugin: Annotated[
         str | None,
         typer.Option(
-            help="Plugin of the drafter, whose launches outside of the models are counted; by default "
-            "`transformer` with --drafter, `prompt-copy` with --c.",
+            help="Plugin whose launches outside of the models are counted; by default `transformer` with "
+            "--drafter, `prompt-copy` with --c.",
             metavar="NAME",
         ),
     ] = None,
     temperature: Annotated[float, typer.Option(help="0 for greedy decoding, which launches less.")] = 1.0,
     launches: Annotated[
         int | None,
-        typer.Option(help="Launches of a step outside of the models; by default those counted for --plugin."),
+        typer.Option(help="Launches of a step outside of the models, instead of those counted for --plugin."),
     ] = None,
-    list_known: Annotated[
-        bool, typer.Option("--list", help="List the GPUs and the shapes that are known, and stop.")
-    ] = False,
+    list_known: Annotated[bool, typer.Option("--list", help="List the known GPUs and shapes.")] = False,
     as_json: AsJson = False,
     wide: Wide = False,
 ) -> None:
-    r"""Forecast the speed-up of a drafter on a GPU. It is a forecast: nothing is measured, and no GPU is needed.
+    r"""Forecast the speed-up of a drafter on a GPU. Nothing is measured, and no GPU is needed.
 
     The operators, bytes and FLOPs of a forward pass are counted on tensors without values. With the bandwidth, the
     throughput and the launch cost of the GPU they give T(k) and c, and Theorem 3.8 gives the speed-up.

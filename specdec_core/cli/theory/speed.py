@@ -31,15 +31,13 @@ def speed(
     gamma: Annotated[int | None, typer.Option(help="Also show this number of draft tokens.")] = None,
     c_hat: Annotated[
         float,
-        typer.Option(
-            help="Arithmetic operations of the drafter per token over those of the target.", metavar="RATIO"
-        ),
+        typer.Option(help="Operations of the drafter per token over those of the target.", metavar="RATIO"),
     ] = 0.0,
     verify: Annotated[
         str | None,
         typer.Option(
-            help="Time in which the target verifies 0, 1, 2, ... draft tokens, in any unit: 1,1.1,1.3; or of some "
-            "numbers of tokens: 0:45,3:80,7:105. Others are interpolated.",
+            help="Time in which the target verifies 0, 1, 2, ... draft tokens, in any unit: 1,1.1,1.3; or some "
+            "of them: 0:45,3:80,7:105.",
             metavar="TIMES",
         ),
     ] = None,
@@ -56,8 +54,7 @@ def speed(
     profile: Annotated[
         Path | None,
         typer.Option(
-            help="Forecast a deployment with the acceptance lengths of a profile, as `specdec profile` writes it, "
-            "instead of --alpha.",
+            help="Instead of --alpha: a profile, as `specdec profile` writes it.",
             metavar="FILE",
         ),
     ] = None,
@@ -66,9 +63,8 @@ def speed(
 ) -> None:
     """Predict tokens per step, speed, operations and memory reads for each gamma, and find the best gamma.
 
-    Numbers in parentheses refer to the paper's equation, theorems and section. Section 3.3 assumes that the target
-    verifies a draft in the time of one token. If it does not, pass the times with --verify or a measurement with
-    --measured: the best gamma is then that for those times.
+    Section 3.3 of the paper assumes that the target verifies a draft in the time of one token. If it does not,
+    pass the times with --verify or a measurement with --measured.
 
     For example:
 

@@ -103,7 +103,7 @@ class PromptsConfig(_Part):
     template: Annotated[str, AfterValidator(check_template)] | None = None
     """The prompt with columns in braces, such as `"Question: {question}\\nAnswer:"`."""
     columns: ColumnsConfig | None = None
-    """Columns of the reference, the id and so on."""
+    """Columns of anything but the prompt."""
     group: _Groups | None = None
     """Column, or two, by whose values results are also reported, such as `category`."""
     chat: bool | None = None
@@ -266,8 +266,7 @@ class RunConfig(_Part):
     rule: Any = None
     """The acceptance rule: the settings of a plugin; by default `token`, Algorithm 1 of the paper."""
     draft_beams: Annotated[int, Field(ge=1)] | None = None
-    """With `generation.beams`: nodes in each level of the draft, of which there are gamma; by default as many as
-    beams."""
+    """With `generation.beams`: nodes in each of the draft's gamma levels; by default as many as beams."""
     draft_sampling: SamplingSettings | None = None
     """Sampling settings of the drafter (section 6); by default the target's."""
     tasks: Annotated[tuple[str, ...], Field(min_length=1)] | None = None
@@ -291,8 +290,8 @@ class StudyConfig(_Part):
     prompts: AnyPrompts | None = None
     """The prompts: a mapping, or a list of texts. Optional if every task has some."""
     warmup_prompts: AnyPrompts | None = None
-    """Prompts that drafters that remember earlier requests decode first in each repeat, unmeasured. They must
-    differ from `prompts`."""
+    """Prompts that drafters with a memory decode first in each repeat, unmeasured. They must differ from
+    `prompts`."""
     sampling: SamplingSettings = SamplingSettings()
     """Sampling settings of the target."""
     generation: _Generation = GenerationSettings()
@@ -302,12 +301,11 @@ class StudyConfig(_Part):
     batch_size: Annotated[int, Field(ge=1)] = 1
     """Number of prompts to decode together."""
     auto_find_batch_size: bool = False
-    """If the memory does not hold a batch, decode it in halves instead of failing the run. A note says so."""
+    """Decode a batch that the memory does not hold in halves instead of failing the run. A note says so."""
     repeats: AnyRepeats = RepeatsConfig(min=3, max=3)
     """How often each run is timed, in turns: a number, a mapping, or `auto` for its defaults."""
     timing: bool = True
-    """Whether runs are timed. `false` measures acceptance alone: each run decodes once, and with `--ray` side by
-    side."""
+    """`false` measures acceptance alone: each run decodes once, and with `--ray` side by side."""
     lossless: bool = False
     """Reject runs whose lenience may be below 1, and lossy acceptance rules."""
     images: ImagesConfig | None = None
@@ -315,7 +313,7 @@ class StudyConfig(_Part):
     baseline: BaselineConfig | None = None
     """A server that decodes the baseline; by default the target does."""
     tasks: Annotated[tuple[TaskConfig, ...], Field(min_length=1)] | None = None
-    """Tasks, each with its own baseline and table; without them the study is a single task."""
+    """Tasks, each with its own baseline and table."""
     runs: Annotated[tuple[Any, ...], Field(min_length=1)]
     """The runs to compare with the autoregressive baseline."""
 
