@@ -29,14 +29,18 @@ def reference(name: str) -> str:
         flags=re.DOTALL,
     )
     text = re.sub(r"^\*\*Commands\*\*:\n\n(?:\* .*\n)*\n*", "", text, flags=re.MULTILINE)  # each has a heading
-    text = re.sub(r"\*\*Usage\*\*:\n\n(?:```console\n[^[{\n]+ \[OPTIONS\](?: COMMAND.*)?\n```\n\n)?", "", text)
+    # The arguments stand below, in their order.
+    text = re.sub(r"\*\*Usage\*\*:\n\n```console\n.*?\n```\n\n", "", text, flags=re.DOTALL)
     text = re.sub(r"^For example:\n\n", "", text, flags=re.MULTILINE)
+    text = re.sub(r"^(\* `(?:-- )?[A-Z|:_.[\]]+) <.*>`", r"\1`", text, flags=re.MULTILINE)
     text = re.sub(r" <(?:list\[)?(\w+)\]?(?: range)?>`", r" <\1>`", text)  # descriptions say what may be repeated
     first, *others = re.split(r"^(?=##+ `)", text, flags=re.MULTILINE)
     shared = _shared(line for part in others for block in _OPTIONS.findall(part) for line in block.splitlines())
     parts = [first, "## Shared options\n\n" + "\n".join(sorted(shared, key=_name)) + "\n\n"]
     parts += [_OPTIONS.sub(lambda found: _own(found[1].splitlines(), shared), part) for part in others]
-    text = re.sub(r"^```$(?=\n\w)", "```sh", "".join(parts), flags=re.MULTILINE)
+    text = re.sub(r"(\*\*Arguments\*\*:\n\n(?:\* .*\n)*)\n\*\*Options\*\*:\n\n", r"\1", "".join(parts))
+    text = re.sub(r"\*\*(?:Arguments|Options)\*\*:\n\n", "", text)  # one list
+    text = re.sub(r"^```$(?=\n\w)", "```sh", text, flags=re.MULTILINE)
     return "\n" + re.sub(r"\n{3,}", "\n\n", text).strip() + "\n\n"
 
 

@@ -130,14 +130,13 @@ def _value(schema: Mapping[str, Any]) -> str:
 
 
 def arrays(_: str) -> str:
-    """Return the arrays of a shard as a table."""
-    lines = ["| array | shape | type | holds |", "|---|---|---|---|"]
+    """Return the arrays of a shard as a list."""
+    lines = []
     for name, field in FIELDS.items():
-        shape = ", ".join(field.shape)
-        types = " or ".join(field.types)
         there = "" if field.where == "always" else f"; with {field.where} only"
-        lines.append(f"| `{name}` | `[{shape}]` | {types} | {field.about}{there} |")
-    return "\n".join(lines) + "\n"
+        types = " or ".join(field.types)
+        lines.append(f"- `{name}` ({types} `[{', '.join(field.shape)}]`): {field.about}{there}\n")
+    return "\n" + "".join(lines) + "\n"
 
 
 def checks(what: str) -> str:

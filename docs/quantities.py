@@ -18,7 +18,7 @@ ROOT = Path(__file__).parent.parent
 DATA = ROOT / "docs" / "data"
 _TARGET = r"(?:[Tt]he )?(?:built-in target|`builtin:target`)"
 _DRAFTER = r"(?:[Tt]he )?(?:built-in draft(?:er| model)|`builtin:drafter`)"
-_HAS = r"(?: as it ships,?)?(?: which| \| [^|]{,40})? (?:has|with|of) (\S+ million) parameters"
+_HAS = r"(?: as it ships,?)?(?: which|(?: \||:) [^|]{,40})? (?:has|with|of) (\S+ million) parameters"
 
 
 class Quantity(NamedTuple):

@@ -29,11 +29,11 @@ def compare(
     study: StudyFile,
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", help="Folder for results; a stopped study resumes from it.", metavar="DIR"),
+        typer.Option(
+            "--output", "-o", help="Folder for results, from which the same command resumes.", metavar="DIR"
+        ),
     ] = None,
-    fresh: Annotated[
-        bool, typer.Option("--fresh", help="Discard the results that an earlier study left in DIR.")
-    ] = False,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Discard what the folder of --output has.")] = False,
     isolate: Annotated[
         bool,
         typer.Option(
@@ -44,7 +44,7 @@ def compare(
     record: Annotated[
         str | None,
         typer.Option(
-            help="Replay the study on a record instead of running its target.",
+            help="Replay the study on a record.",
             metavar="RECORD",
         ),
     ] = None,

@@ -92,14 +92,10 @@ class _TextOptions(TextOptions):
 class _PromptOptions:
     """Where the prompts come from."""
 
-    file: Annotated[
-        Path | None, Option(help="Read the prompt from a file: its whole text is one prompt.", metavar="FILE")
-    ] = None
-    chat: Annotated[
-        bool, Option("--chat", help="Treat the prompt as a user message, not as a text to continue.")
-    ] = False
+    file: Annotated[Path | None, Option(help="A file whose whole text is the prompt.", metavar="FILE")] = None
+    chat: Annotated[bool, Option("--chat", help="Treat the prompt as a user message.")] = False
     system: Annotated[
-        str | None, Option(help="System message that precedes the prompt; requires --chat.", metavar="TEXT")
+        str | None, Option(help="System message before the prompt; requires --chat.", metavar="TEXT")
     ] = None
     chat_template: Annotated[
         Path | None, Option(help="A Jinja file that replaces the model's chat template.", metavar="FILE")
@@ -118,9 +114,7 @@ class _Decoding:
             metavar="[FILE.html]",
         ),
     ] = None
-    strict: Annotated[
-        bool, Option("--strict", help="Stop if a plugin fails, instead of continuing without it.")
-    ] = False
+    strict: Annotated[bool, Option("--strict", help="Stop if a plugin fails.")] = False
     plugin_timeout: PluginTimeout = None
     quiet: Quiet = False
 

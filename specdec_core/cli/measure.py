@@ -99,7 +99,7 @@ def measure(
         Path | None, Argument(help="YAML file of a study with the target, prompts and drafters.")
     ] = None,
     drafter: Annotated[
-        list[str] | None, Option(help="A drafter to measure: a name, or YAML with its settings; may be repeated.")
+        list[str] | None, Option(help="A drafter: a name, or YAML with its settings; may be repeated.")
     ] = None,
     options: _TaskOptions,
     how: _MeasureOptions,

@@ -54,7 +54,7 @@ class _RecordOptions:
     ] = None
     hidden_dtype: Annotated[
         Literal["float32", "float16"] | None,
-        Option(help="Number format of the hidden states.  [default: float32 for a float32 target, else float16]"),
+        Option(help="Dtype of the hidden states.  [default: float32 for a float32 target, else float16]"),
     ] = None
     timings: Annotated[
         bool,
@@ -100,9 +100,9 @@ def record(
     how: _RecordOptions,
     settings: Settings = None,
     task: Annotated[
-        list[str] | None, Option(help="Task of the study to record; may be repeated.  [default: all]")
+        list[str] | None, Option(help="Only this task of the study; may be repeated.  [default: all]")
     ] = None,
-    fresh: Annotated[bool, Option("--fresh", help="Discard the record that is in the folder.")] = False,
+    fresh: Annotated[bool, Option("--fresh", help="Discard what the folder of --output has.")] = False,
     ray: Ray = None,
     quiet: Quiet = False,
 ) -> None:

@@ -60,12 +60,10 @@ def replay(
     output: Annotated[
         Path | None,
         typer.Option(
-            "--output", "-o", help="Folder for results; a stopped replay resumes from it.", metavar="DIR"
+            "--output", "-o", help="Folder for results, from which the same command resumes.", metavar="DIR"
         ),
     ] = None,
-    fresh: Annotated[
-        bool, typer.Option("--fresh", help="Discard the results that an earlier replay left in DIR.")
-    ] = False,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Discard what the folder of --output has.")] = False,
     how: StudyOptions,
 ) -> None:
     r"""Replay drafters on a record: what each would have done on the target's texts, without running the target.

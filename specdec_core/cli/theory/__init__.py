@@ -32,16 +32,6 @@ def _about() -> None:
     """Predict speed-ups with section 3 of the paper, and reproduce its tables and figures.
 
     Sections, equations and theorems are those of arXiv 2211.17192. No model is loaded.
-
-    For example:
-
-    ```
-    specdec theory speed --alpha 0.62 --c 0.02
-    specdec theory gpu --target llama-3-8b --drafter llama-3-1b --device h100
-    specdec theory divergence --p 0.5,0.3,0.2 --q 0.6,0.3,0.1
-    specdec theory table 4
-    specdec theory figure 2 --output figure-2.svg
-    ```
     """
 
 
