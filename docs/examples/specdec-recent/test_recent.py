@@ -3,11 +3,16 @@
 from specdec_recent import Recent, RecentConfig
 
 from specdec_core import TargetInfo
+
+# --8<-- [start:kit]
 from specdec_core.testing import DrafterKit
 
 
 class TestRecent(DrafterKit):
     plugin = "recent"
+
+
+# --8<-- [end:kit]
 
 
 def test_it_follows_the_trail() -> None:

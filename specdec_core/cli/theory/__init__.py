@@ -32,6 +32,13 @@ def _about() -> None:
     """Predict speed-ups with section 3 of the paper, and reproduce its tables and figures.
 
     Sections, equations and theorems are those of arXiv 2211.17192. No model is loaded.
+
+    For example:
+
+    ```
+    specdec theory speed --alpha 0.62 --c 0.02
+    specdec theory table 4
+    ```
     """
 
 

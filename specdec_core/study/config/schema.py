@@ -103,7 +103,7 @@ class PromptsConfig(_Part):
     template: Annotated[str, AfterValidator(check_template)] | None = None
     """The prompt with columns in braces, such as `"Question: {question}\\nAnswer:"`."""
     columns: ColumnsConfig | None = None
-    """Columns of anything but the prompt."""
+    """Columns of the reference, the id and so on."""
     group: _Groups | None = None
     """Column, or two, by whose values results are also reported, such as `category`."""
     chat: bool | None = None
