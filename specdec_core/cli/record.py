@@ -215,7 +215,9 @@ def _adds_times(output: Path, of_task: Sequence[str], how: _RecordOptions) -> bo
     Raises:
         ConfigError: An option says how texts are recorded, and there is a record.
     """
-    if not (output / "record.json").is_file():
+    from specdec_core.offline.record.format import HEADER
+
+    if not (output / HEADER).is_file():
         return False
     of_recording = [name for name in _OF_RECORDING if name in given(how)]
     if not of_task:

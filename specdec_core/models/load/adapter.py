@@ -14,7 +14,7 @@ from safetensors import safe_open
 
 from specdec_core.interface.errors import ModelError, SpecdecError
 from specdec_core.models.load.checkpoint import find_file, listed
-from specdec_core.models.load.resolve import hub_options, model_folder
+from specdec_core.models.load.resolve import downloaded, hub_options, model_folder
 from specdec_core.models.packages import require
 
 _CONFIG, _WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
@@ -148,15 +148,7 @@ def adapter_folder(adapter: str, folder: Path = Path()) -> Path:
     """
     path = model_folder(adapter, folder)
     if path is None:
-        from huggingface_hub import snapshot_download
-
-        try:
-            path = Path(snapshot_download(adapter, allow_patterns=[_CONFIG, _WEIGHTS], **hub_options(adapter)))
-        except (OSError, ValueError) as error:
-            raise ModelError(
-                f"{adapter}: no such folder, and loading this adapter from the hub failed: "
-                f"{str(error).splitlines()[0]} Check the name and the network (HF_HUB_OFFLINE?)."
-            ) from error
+        path = downloaded(adapter, allow_patterns=[_CONFIG, _WEIGHTS], **hub_options(adapter))
     for name in (_CONFIG, _WEIGHTS):
         if not (path / name).is_file():
             raise ModelError(

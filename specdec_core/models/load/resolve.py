@@ -59,18 +59,29 @@ def model_files(model: str, folder: Path = Path(), revision: str | None = None) 
     Raises:
         ModelError: There is no such model.
     """
-    found = model_folder(model, folder)
-    if found is None:
-        import huggingface_hub
+    return model_folder(model, folder) or downloaded(model, revision=revision)
 
-        try:
-            found = Path(huggingface_hub.snapshot_download(model, revision=revision))
-        except Exception as error:
-            raise ModelError(
-                f"{model}: no such folder, and downloading it from the hub failed: {error} Check the "
-                "name, the network (HF_HUB_OFFLINE?) and, for gated models, that you are logged in."
-            ) from error
-    return found
+
+def downloaded(name: str, **options: Any) -> Path:
+    """Return the folder with the files of a hub model or adapter, which are downloaded unless they are there.
+
+    Args:
+        name: The name on the hub.
+        options: As for `snapshot_download` of huggingface_hub.
+
+    Raises:
+        ModelError: It cannot be downloaded.
+    """
+    import huggingface_hub
+
+    try:
+        return Path(huggingface_hub.snapshot_download(name, **options))
+    except Exception as error:  # of whatever library makes the connection
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise ModelError(
+            f"{name}: no such folder, and downloading it from the hub failed: {reason} Check the name, the "
+            "network (HF_HUB_OFFLINE?) and, for gated models, that you are logged in."
+        ) from error
 
 
 def near_miss(model: str | Path, folder: Path = Path()) -> str | None:
