@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from specdec_core.interface import AcceptanceResult, Dense, PointMass, Proposal
+from specdec_core.interface.proposal import ProposalOrigin
 from specdec_core.interface.settings import SamplingSettings
 from specdec_core.models.device import fetched, fetched_apart, joined
 from specdec_core.sampling.logits import LogitsToProbs
@@ -124,10 +125,9 @@ class CapturedDecision:
         Returns:
             What `parts_to_fetch` returns, `joined`; p, where the target samples.
         """
-        proposal = Proposal(
-            draft, (draft.shape[1],) * len(draft), Dense(tensors[0]) if self.dense else PointMass()
-        )
-        object.__setattr__(proposal, "_counts", lengths)
+        q = Dense(tensors[0]) if self.dense else PointMass()
+        proposal = Proposal(draft, (draft.shape[1],) * len(draft), q)
+        proposal = proposal.made_by_core(ProposalOrigin(lengths=lengths))
         to_probs = LogitsToProbs(self.settings)
         lenience = numbers[-1][:, : draft.shape[1]].float() if self.lenient else None
         result, p = decide(

@@ -258,7 +258,7 @@ class Verifier:
         known = [[[row[-1], *row[:-1]] for row in numbers]] if numbers else []
         known += [] if lenience is None else [lenience]
         function = CapturedDecision(self._to_probs.settings, dense, faults is not None, lenience is not None)
-        wanted = Decision(function, known, tensors, proposal._fixed)
+        wanted = Decision(function, known, tensors, proposal.origin.captured)
         found = target.decide(uncached, proposal.tokens, proposal.lengths, wanted)
         if found is None:
             return None

@@ -47,6 +47,21 @@ Distribution: TypeAlias = PointMass | Sparse | Dense
 
 
 @dataclass(frozen=True)
+class ProposalOrigin:
+    """What the core knows of a proposal that it made.
+
+    Attributes:
+        step: The step in which it drew all tokens from logits; None if it did not.
+        lengths: In a captured step, whose replays differ in `Proposal.lengths`: these on the device, `[B]` int64.
+        captured: Whether the tensors are outputs of a captured draft: each replay writes to the same memory.
+    """
+
+    step: object = None
+    lengths: Tensor | None = None
+    captured: bool = False
+
+
+@dataclass(frozen=True)
 class Proposal:
     """The draft of one step for a batch of B sequences. Sequences may differ in length and may be empty.
 
@@ -66,13 +81,14 @@ class Proposal:
     lengths: tuple[int, ...]
     q: Distribution
     parents: Tensor | None = None
-    _step: object = field(default=None, init=False, repr=False, compare=False)
-    """Set by the core where it drew all tokens from logits: the step in which it did."""
-    _counts: Tensor | None = field(default=None, init=False, repr=False, compare=False)
-    """Set by the core in a captured step, whose replays differ in `lengths`: these on the device, `[B]` int64."""
+    origin: ProposalOrigin = field(default=ProposalOrigin(), init=False, repr=False, compare=False)
+    """Set by the core where it made the proposal; not for drafters."""
 
-    _fixed: bool = field(default=False, init=False, repr=False, compare=False)
-    """Set by the core where the tensors are outputs of a captured draft: each replay writes to the same memory."""
+    def made_by_core(self, origin: ProposalOrigin) -> Proposal:
+        """Return the same proposal, of an origin."""
+        made = replace(self)
+        object.__setattr__(made, "origin", origin)
+        return made
 
     def shortened(self, lengths: Sequence[int]) -> Proposal:
         """Return the same proposal with shorter drafts.
@@ -83,9 +99,7 @@ class Proposal:
         Args:
             lengths: B numbers, each at most that of the sequence now.
         """
-        shorter = replace(self, lengths=tuple(lengths))
-        object.__setattr__(shorter, "_step", self._step)
-        return shorter
+        return replace(self, lengths=tuple(lengths)).made_by_core(ProposalOrigin(step=self.origin.step))
 
     @property
     def longest(self) -> int:

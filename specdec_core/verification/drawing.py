@@ -13,20 +13,21 @@ from specdec_core.sampling.logits import argmax
 
 def lengths_of(proposal: Proposal) -> Tensor:
     """Return the length of each draft, `[B]` int64 on the device of the tokens."""
-    return uploaded(proposal.lengths, proposal.tokens.device) if proposal._counts is None else proposal._counts
+    known = proposal.origin.lengths
+    return uploaded(proposal.lengths, proposal.tokens.device) if known is None else known
 
 
 def drafted(proposal: Proposal) -> Tensor:
     """Return `[B, K]` bool, the positions within each draft, on the device of the tokens."""
     tokens = proposal.tokens
-    if proposal._counts is not None:
-        return torch.arange(tokens.shape[1], device=tokens.device) < proposal._counts[:, None]
+    if proposal.origin.lengths is not None:
+        return torch.arange(tokens.shape[1], device=tokens.device) < proposal.origin.lengths[:, None]
     return moved(torch.arange(tokens.shape[1]) < torch.tensor(proposal.lengths)[:, None], tokens.device)
 
 
 def ragged(proposal: Proposal) -> bool:
     """Return whether drafts differ in length, or may in another replay of a captured step."""
-    return proposal._counts is not None or min(proposal.lengths) < proposal.tokens.shape[1]
+    return proposal.origin.lengths is not None or min(proposal.lengths) < proposal.tokens.shape[1]
 
 
 def count_accepted(verdicts: Tensor, proposal: Proposal) -> Tensor:

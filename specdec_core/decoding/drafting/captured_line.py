@@ -10,6 +10,7 @@ from torch import Tensor
 
 from specdec_core.decoding.drafting.validation import check_recorded
 from specdec_core.interface import Dense, Proposal
+from specdec_core.interface.proposal import ProposalOrigin
 from specdec_core.interface.settings import SamplingSettings
 from specdec_core.sampling.generators import draw
 from specdec_core.sampling.logits import LogitsToProbs, argmax
@@ -55,7 +56,6 @@ class CapturedLine:
         if not q:
             return (tokens,)
         proposal = Proposal(tokens, (len(drawn),) * len(tokens), Dense(q[0]))
-        object.__setattr__(proposal, "_counts", lengths)
-        faults = check_recorded(proposal)
+        faults = check_recorded(proposal.made_by_core(ProposalOrigin(lengths=lengths)))
         assert faults is not None, "on a GPU, nothing is known before it is fetched"
         return tokens, q[0], faults

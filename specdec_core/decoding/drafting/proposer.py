@@ -10,7 +10,8 @@ from types import MappingProxyType
 import torch
 from torch import Tensor
 
-from specdec_core.decoding.drafting.request import DraftRecorder, KeepDrafting
+from specdec_core.decoding.drafting.confidence import KeepDrafting
+from specdec_core.decoding.drafting.request import DraftRecorder
 from specdec_core.decoding.drafting.validation import FAULTS, validate
 from specdec_core.decoding.guard.plugin_guard import PluginGuard, opened
 from specdec_core.interface import (
@@ -117,7 +118,7 @@ class Proposer:
                     self.seconds += perf_counter() - begun
                     if (reason := self.request.uncaptured) is not None:
                         self._guard.note(f"compile: {reason}, so that drafts are captured pass by pass.")
-                    if isinstance(made, Proposal) and made._fixed and self.request.made(made):
+                    if isinstance(made, Proposal) and made.origin.captured and self.request.made(made):
                         return made, self.request.faults
                     return validate(
                         made,

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from specdec_core.decoding.drafting.captured_line import CapturedLine
+from specdec_core.decoding.drafting.confidence import KeepDrafting, confidence_in, cut_by_confidence
 from specdec_core.decoding.drafting.draft_record import DraftRecord
 from specdec_core.decoding.drafting.request_checks import (
     check_candidate_rows,
@@ -22,6 +23,7 @@ from specdec_core.decoding.drafting.sampler import DraftSampler
 from specdec_core.decoding.drafting.tree_draft import LevelDraft, TreeDraft
 from specdec_core.decoding.drafting.validation import copied
 from specdec_core.interface import Branches, Candidates, Dense, PluginError, PointMass, Proposal
+from specdec_core.interface.proposal import ProposalOrigin
 from specdec_core.interface.tree import TreeShape
 from specdec_core.models import inference_only
 from specdec_core.models.device import moved, uploaded
@@ -42,8 +44,6 @@ NewTree: TypeAlias = Callable[
     LevelDraft,
 ]
 """Makes a step's draft of a shape, given what `TreeDraft` is given."""
-KeepDrafting: TypeAlias = Callable[[Sequence[float]], Sequence[bool]]
-"""Asks the gamma controller which sequences draft another token, given q(x) of the token each has just drafted."""
 
 
 class DraftRecorder:
@@ -180,7 +180,7 @@ class DraftRecorder:
             scores = self._to_probs.scores(given, prefixes)
             token = argmax(scores)
             self._record.add_certain(token)
-            self._advance(None if self._keep_drafting is None else _at(torch.softmax(scores, dim=-1), token))
+            self._advance(None if self._keep_drafting is None else confidence_in(token, scores.softmax(dim=-1)))
             token = self._sampler.all_told(token, len(self._record) - 1)
         else:
             q = self._to_probs(given, prefixes, out=self._record.next_q())
@@ -298,12 +298,7 @@ class DraftRecorder:
         kept = [list(row[:left]) for row, left in zip(tokens, self._left, strict=True)]
         left = [most - len(row) for most, row in zip(self._left, kept, strict=True)]
         if self._keep_drafting is not None:
-            for position in range(max(map(len, kept))):
-                on = self._keep_drafting(_extended_confidence(kept, q, position))
-                for row, more in enumerate(on):
-                    if not more and position < len(kept[row]):
-                        del kept[row][position + 1 :]
-                        left[row] = 0
+            cut_by_confidence(kept, left, q, self._keep_drafting)
         self._record.extend(kept, q)
         self._lengths = [n + len(row) for n, row in zip(self._lengths, kept, strict=True)]
         self._left = left
@@ -322,17 +317,15 @@ class DraftRecorder:
                 proposal = copied(proposal, self._device)
         else:
             proposal = Proposal(self._record.tokens(), tuple(self._lengths), self._record.q())
-        if not self._drawn_directly:
-            object.__setattr__(proposal, "_step", self._step)
-        object.__setattr__(proposal, "_fixed", self._in_line)
-        return proposal
+        step = None if self._drawn_directly else self._step
+        return proposal.made_by_core(ProposalOrigin(step=step, captured=self._in_line))
 
     def made(self, proposal: object) -> bool:
         """Return whether a proposal was drawn from logits in this step, by this request or a fork of it.
 
         Its ids are then legal, and its q sums to 1.
         """
-        return isinstance(proposal, Proposal) and proposal._step is self._step
+        return isinstance(proposal, Proposal) and proposal.origin.step is self._step
 
     def drew(self, proposal: Proposal) -> bool:
         """Return whether the tokens of a proposal are those that were drawn here, or in a fork of this step."""
@@ -350,11 +343,8 @@ class DraftRecorder:
         budget = check_fork(budget, self._budget)
         if self._forked == len(self._forks):
             batch, width, vocab = self._shape
-            sizes = batch, vocab, width, self._device
-            sampler = self._sampler.fork()
-            self._forks.append(
-                DraftRecorder(self._to_probs, self._generators, *sizes, sampler=sampler, is_fork=True)
-            )
+            shared = self._to_probs, self._generators, batch, vocab, width, self._device
+            self._forks.append(DraftRecorder(*shared, sampler=self._sampler.fork(), is_fork=True))
         fork = self._forks[self._forked]
         self._forked += 1
         fork.start(self._tokens, budget, self._hidden_states, self._keep_drafting, step=self._step)
@@ -364,7 +354,7 @@ class DraftRecorder:
         position = len(self._record)
         token = self._sampler.draw(q, lambda: self._step_uniforms()[:, position], position, self._left)
         self._record.add_written(token)
-        self._advance(None if self._keep_drafting is None else _at(q, token))
+        self._advance(None if self._keep_drafting is None else confidence_in(token, q))
         return token
 
     def _advance(self, confidence: Tensor | Sequence[float] | None) -> None:
@@ -406,16 +396,3 @@ class DraftRecorder:
             raise PluginError(
                 "a token was drawn after extend() was called on this request; fork the request for one of them."
             )
-
-
-def _at(probabilities: Tensor, token: Tensor) -> Tensor:
-    """Return the probability `[B]` of each row's token."""
-    return probabilities.gather(1, token[:, None])[:, 0]
-
-
-def _extended_confidence(rows: Sequence[Sequence[int]], q: Tensor | None, position: int) -> list[float]:
-    """Return q of the tokens at a position: 1 where they were certain, NaN in rows that have none there."""
-    return [
-        math.nan if position >= len(row) else 1.0 if q is None else float(q[index, position, row[position]])
-        for index, row in enumerate(rows)
-    ]

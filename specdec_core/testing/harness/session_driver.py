@@ -9,7 +9,8 @@ from typing import Any, TypeVar
 from torch import Tensor
 
 from specdec_core._time_limit import TimeLimitExceeded
-from specdec_core.decoding.drafting.request import DraftRecorder, KeepDrafting
+from specdec_core.decoding.drafting.confidence import KeepDrafting
+from specdec_core.decoding.drafting.request import DraftRecorder
 from specdec_core.decoding.drafting.validation import BAD_ID, FAULTS, check_form
 from specdec_core.decoding.guard.plugin_guard import PluginGuard
 from specdec_core.decoding.opening import LoopContext
