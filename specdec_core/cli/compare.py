@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,7 +15,7 @@ from specdec_core.cli.options.shared_options import (
     output_console,
     shown_progress,
 )
-from specdec_core.cli.options.study_options import StudyOptions, grouped
+from specdec_core.cli.options.study_options import ResultOptions, StudyOptions, grouped
 from specdec_core.interface.errors import ConfigError
 from specdec_core.study import Comparison
 from specdec_core.study import compare as run_comparison
@@ -23,38 +24,31 @@ if TYPE_CHECKING:
     from specdec_core.costs import Machine
 
 
-@grouped
-def compare(
-    *,
-    study: StudyFile,
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            "--output", "-o", help="Folder for results, from which the same command resumes.", metavar="DIR"
-        ),
-    ] = None,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Discard what the folder of --output has.")] = False,
+@dataclass(frozen=True, kw_only=True)
+class _Mode:
+    """How the runs are run: here, each in a process of its own, or replayed."""
+
     isolate: Annotated[
         bool,
         typer.Option(
             "--isolate",
             help="Give each run a process of its own, which loads the target, so that a crash ends one run only.",
         ),
-    ] = False,
+    ] = False
     record: Annotated[
         str | None,
         typer.Option(
             help="Replay the study on a record.",
             metavar="RECORD",
         ),
-    ] = None,
+    ] = None
     machine: Annotated[
         list[Path] | None,
         typer.Option(
             help="With --record: a file of `specdec measure --output` with the times to expect; may be repeated.",
             metavar="FILE",
         ),
-    ] = None,
+    ] = None
     forecast: Annotated[
         Path | None,
         typer.Option(
@@ -62,7 +56,26 @@ def compare(
             "the same drafter and gamma]",
             metavar="DIR",
         ),
-    ] = None,
+    ] = None
+
+    def check(self) -> None:
+        """Reject options that exclude each other."""
+        if self.machine and self.record is None:
+            raise ConfigError("--machine: a study that runs is timed here. Give --record too, or leave it out.")
+        if self.isolate and self.record is not None:
+            raise ConfigError(
+                "--isolate: a replay loads no target to isolate runs from. Leave it out, or --record."
+            )
+        if self.forecast is not None and self.record is not None:
+            raise ConfigError("--forecast: a replay is a forecast. Leave it out, or --record.")
+
+
+@grouped
+def compare(
+    *,
+    study: StudyFile,
+    results: ResultOptions,
+    mode: _Mode,
     how: StudyOptions,
 ) -> None:
     """Run a study: compare every drafter with the autoregressive baseline, and print a table.
@@ -89,24 +102,30 @@ def compare(
     specdec compare examples/replay.yaml --record builtin:code
     ```
     """
-    if machine and record is None:
-        raise ConfigError("--machine: a study that runs is timed here. Give --record too, or leave it out.")
-    if isolate and record is not None:
-        raise ConfigError("--isolate: a replay loads no target to isolate runs from. Leave it out, or --record.")
-    if forecast is not None and record is not None:
-        raise ConfigError("--forecast: a replay is a forecast. Leave it out, or --record.")
+    mode.check()
     loaded = how.load(study)
     with shown_progress(quiet=how.quiet) as progress:
-        if record is None:
+        if mode.record is None:
             result = run_comparison(
-                loaded, output, fresh=fresh, isolate=isolate, ray=how.ray, forecast=forecast, progress=progress
+                loaded,
+                results.output,
+                fresh=results.fresh,
+                isolate=mode.isolate,
+                ray=how.ray,
+                forecast=mode.forecast,
+                progress=progress,
             )
         else:
             from specdec_core.offline.replay import replay
 
-            machines = read_machines(machine or (), record)
             result = replay(
-                record, loaded, machines=machines, output=output, fresh=fresh, ray=how.ray, progress=progress
+                mode.record,
+                loaded,
+                machines=read_machines(mode.machine or (), mode.record),
+                output=results.output,
+                fresh=results.fresh,
+                ray=how.ray,
+                progress=progress,
             )
     show(result, how)
 

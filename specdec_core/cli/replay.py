@@ -12,7 +12,7 @@ from specdec_core.cli.options.shared_options import (
     error_console,
     shown_progress,
 )
-from specdec_core.cli.options.study_options import StudyOptions, grouped
+from specdec_core.cli.options.study_options import ResultOptions, StudyOptions, grouped
 from specdec_core.interface.errors import ConfigError
 from specdec_core.offline.candidate_runs import DEFAULT_GAMMAS, DrafterLike, default_drafters, gammas_of
 from specdec_core.study.config.yaml_source import parse_value
@@ -57,13 +57,7 @@ def replay(
         ),
     ] = None,
     target: Named = None,
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            "--output", "-o", help="Folder for results, from which the same command resumes.", metavar="DIR"
-        ),
-    ] = None,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Discard what the folder of --output has.")] = False,
+    results: ResultOptions,
     how: StudyOptions,
 ) -> None:
     r"""Replay drafters on a record: what each would have done on the target's texts, without running the target.
@@ -86,15 +80,7 @@ def replay(
     specdec replay builtin:code examples/replay.yaml --output results
     ```
     """
-    given = [*(what or ()), *(drafter or ())]
-    studies = [text for text in given if text.endswith(_YAML)]
-    if studies and (len(given) > 1 or gamma):
-        raise ConfigError(
-            f"{studies[0]} is a study, which names its drafters and gammas: leave out the others and --gamma, or "
-            "leave out the study."
-        )
-    chosen: Any = Path(studies[0]) if studies else [_drafter(text) for text in given]
-    chosen = chosen or _default_drafters(record, how.quiet)
+    chosen = _chosen([*(what or ()), *(drafter or ())], gamma) or _default_drafters(record, how.quiet)
     from specdec_core.offline.replay import replay as run_replay
 
     with shown_progress(quiet=how.quiet) as progress:
@@ -104,15 +90,28 @@ def replay(
             target=None if target is None else read_target(target),
             gammas=gammas_of(gamma) if gamma else DEFAULT_GAMMAS,
             machines=read_machines(machine or (), record),
-            output=output,
+            output=results.output,
             settings=how.settings or (),
-            fresh=fresh,
+            fresh=results.fresh,
             plugin_timeout=how.plugin_timeout,
             max_runs=how.max_runs,
             ray=how.ray,
             progress=progress,
         )
     show(result, how)
+
+
+def _chosen(given: Sequence[str], gamma: Sequence[str] | None) -> Path | Sequence[DrafterLike]:
+    """Return the study or the drafters that were given."""
+    studies = [text for text in given if text.endswith(_YAML)]
+    if not studies:
+        return [_drafter(text) for text in given]
+    if len(given) > 1 or gamma:
+        raise ConfigError(
+            f"{studies[0]} is a study, which names its drafters and gammas: leave out the others and --gamma, or "
+            "leave out the study."
+        )
+    return Path(studies[0])
 
 
 def _drafter(text: str) -> Any:

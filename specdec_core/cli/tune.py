@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -23,7 +24,40 @@ from specdec_core.study.config.yaml_source import written_yaml
 from specdec_core.study.run.folder import check_free
 
 if TYPE_CHECKING:
-    from specdec_core.offline.tune import Tuning
+    from specdec_core.offline.tune import TuneOptions, Tuning
+
+
+@dataclass(frozen=True, kw_only=True)
+class _RaceOptions:
+    """How candidates are raced and timed."""
+
+    finalists: Annotated[int, Option(min=1, help="The most candidates that are timed live.")] = 4
+    confirm: Annotated[
+        bool, Option("--confirm/--no-confirm", help="Time the finalists live, or trust the replay.")
+    ] = True
+    live_prompts: Annotated[
+        int, Option(min=0, help="The first prompts, on which finalists are timed; 0 for all.")
+    ] = 16
+    confidence: Annotated[
+        float, Option(min=0.5, max=0.999999, help="Probability with which the fastest candidate is not stopped.")
+    ] = 0.95
+    margin: Annotated[
+        float,
+        Option(
+            min=0.0,
+            max=1.0,
+            help="Stop no candidate that may be slower by less than this.",
+        ),
+    ] = 0.02
+    samples: Annotated[int, Option(min=1, help="Texts to record of each prompt, where the target samples.")] = 1
+
+    def read(self, *, fresh: bool) -> TuneOptions:
+        """Return the settings of `specdec_core.offline.tune`."""
+        from specdec_core.offline.tune import RaceSettings, TuneOptions
+
+        race = RaceSettings(error=1 - self.confidence, margin=self.margin, finalists=self.finalists)
+        live = self.live_prompts or None
+        return TuneOptions(race, confirm=self.confirm, live_prompts=live, samples=self.samples, fresh=fresh)
 
 
 @grouped
@@ -64,25 +98,7 @@ def tune(
     ] = None,
     overwrite: Annotated[bool, Option("--overwrite", help="Replace an existing file.")] = False,
     fresh: Annotated[bool, Option("--fresh", help="Discard that folder.")] = False,
-    finalists: Annotated[int, Option(min=1, help="The most candidates that are timed live.")] = 4,
-    confirm: Annotated[
-        bool, Option("--confirm/--no-confirm", help="Time the finalists live, or trust the replay.")
-    ] = True,
-    live_prompts: Annotated[
-        int, Option(min=0, help="The first prompts, on which finalists are timed; 0 for all.")
-    ] = 16,
-    confidence: Annotated[
-        float, Option(min=0.5, max=0.999999, help="Probability with which the fastest candidate is not stopped.")
-    ] = 0.95,
-    margin: Annotated[
-        float,
-        Option(
-            min=0.0,
-            max=1.0,
-            help="Stop no candidate that may be slower by less than this.",
-        ),
-    ] = 0.02,
-    samples: Annotated[int, Option(min=1, help="Texts to record of each prompt, where the target samples.")] = 1,
+    race: _RaceOptions,
     task: Annotated[str | None, Option(help="Only this task of the study.  [default: all]")] = None,
     how: StudyOptions,
 ) -> None:
@@ -112,15 +128,6 @@ def tune(
     if output is not None:
         check_output(output, overwrite)
         check_free(folder_of(output).absolute())
-    from specdec_core.offline.tune import RaceSettings, TuneOptions
-
-    options = TuneOptions(
-        RaceSettings(error=1 - confidence, margin=margin, finalists=finalists),
-        confirm=confirm,
-        live_prompts=live_prompts or None,
-        samples=samples,
-        fresh=fresh,
-    )
     with shown_progress(quiet=how.quiet) as progress:
         progress.stage("loading torch")
         from specdec_core.offline.tune import tune as find_best
@@ -134,7 +141,7 @@ def tune(
             machine=machine,
             task=task,
             output=output,
-            options=options,
+            options=race.read(fresh=fresh),
             settings=how.settings or (),
             ray=how.ray,
         )

@@ -100,6 +100,17 @@ class StudyOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ResultOptions:
+    """Where results go."""
+
+    output: Annotated[
+        Path | None,
+        Option("--output", "-o", help="Folder for results, from which the same command resumes.", metavar="DIR"),
+    ] = None
+    fresh: Annotated[bool, Option("--fresh", help="Discard what the folder of --output has.")] = False
+
+
+@dataclass(frozen=True, kw_only=True)
 class TaskOptions:
     """The work of a target, and its settings. An option that was not given is None: the study's default counts."""
 

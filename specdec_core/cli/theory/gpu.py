@@ -1,7 +1,7 @@
 """`specdec theory gpu`: the speed-up to expect on a GPU, without one."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -10,6 +10,7 @@ import typer
 
 from specdec_core.cli.options.input_options import read_numbers
 from specdec_core.cli.options.shared_options import AsJson, Wide, as_config_error, output_console, print_json
+from specdec_core.cli.options.study_options import grouped
 from specdec_core.costs.gpu.device import (
     Execution,
     Launches,
@@ -32,46 +33,49 @@ if TYPE_CHECKING:
 _MAX_GAMMA = 64
 
 
-def gpu(
+@dataclass(frozen=True, kw_only=True)
+class _Work:
+    """What is forecast: models, acceptance, batches and the GPU."""
+
     target: Annotated[
         str | None,
         typer.Option(help="Shape of the target: one that --list names, or a folder with a config.json."),
-    ] = None,
-    drafter: Annotated[str | None, typer.Option(help="Shape of the draft model, as for --target.")] = None,
+    ] = None
+    drafter: Annotated[str | None, typer.Option(help="Shape of the draft model, as for --target.")] = None
     c: Annotated[
         float | None,
         typer.Option(
             help="Instead of --drafter: time to draft one token over the time of a target call; 0 for a lookup.",
             metavar="RATIO",
         ),
-    ] = None,
-    device: Annotated[str, typer.Option(help="The GPU; --list names them.")] = "h100",
+    ] = None
+    device: Annotated[str, typer.Option(help="The GPU; --list names them.")] = "h100"
     alpha: Annotated[
         str | None,
         typer.Option(help="Expected acceptance rates, from 0 to 1; by default 0.6,0.7,0.8.", metavar="RATES"),
-    ] = None,
+    ] = None
     profile: Annotated[
         Path | None,
         typer.Option(
             help="Instead of --alpha: a profile, as `specdec profile` writes it.",
             metavar="FILE",
         ),
-    ] = None,
+    ] = None
     gamma: Annotated[
         int | None, typer.Option(help="The number of draft tokens; by default the best one of up to --max-gamma.")
-    ] = None,
-    max_gamma: Annotated[int, typer.Option(help="The largest gamma to consider.")] = 12,
-    batch: Annotated[str, typer.Option(help="Numbers of sequences.", metavar="NUMBERS")] = "1,8",
-    context: Annotated[str, typer.Option(help="Numbers of cached tokens.", metavar="NUMBERS")] = "1024",
-    weights: Annotated[WeightType, typer.Option(help="Dtype of the weights of both models.")] = "bfloat16",
+    ] = None
+    max_gamma: Annotated[int, typer.Option(help="The largest gamma to consider.")] = 12
+    batch: Annotated[str, typer.Option(help="Numbers of sequences.", metavar="NUMBERS")] = "1,8"
+    context: Annotated[str, typer.Option(help="Numbers of cached tokens.", metavar="NUMBERS")] = "1024"
+    weights: Annotated[WeightType, typer.Option(help="Dtype of the weights of both models.")] = "bfloat16"
     execution: Annotated[
         Execution,
         typer.Option(
             help="eager: Python launches each operator. graph: the same kernels in a captured graph. fused: "
             "all but matrix products and attention fused into those."
         ),
-    ] = "graph",
-    gpus: Annotated[int, typer.Option(help="Number of GPUs that share each layer of the target.")] = 1,
+    ] = "graph"
+    gpus: Annotated[int, typer.Option(help="Number of GPUs that share each layer of the target.")] = 1
     plugin: Annotated[
         str | None,
         typer.Option(
@@ -79,12 +83,23 @@ def gpu(
             "--drafter, `prompt-copy` with --c.",
             metavar="NAME",
         ),
-    ] = None,
-    temperature: Annotated[float, typer.Option(help="0 for greedy decoding, which launches less.")] = 1.0,
+    ] = None
+    temperature: Annotated[float, typer.Option(help="0 for greedy decoding, which launches less.")] = 1.0
     launches: Annotated[
         int | None,
         typer.Option(help="Launches of a step outside of the models, instead of those counted for --plugin."),
-    ] = None,
+    ] = None
+
+    @property
+    def drafts_with(self) -> str:
+        """The draft model, or c."""
+        return self.drafter or f"c = {self.c:g}"
+
+
+@grouped
+def gpu(
+    *,
+    work: _Work,
     list_known: Annotated[bool, typer.Option("--list", help="List the known GPUs and shapes.")] = False,
     as_json: AsJson = False,
     wide: Wide = False,
@@ -109,56 +124,73 @@ def gpu(
         _list(as_json=as_json, wide=wide)
         return
     with as_config_error():
-        if target is None or (drafter is None) == (c is None):
-            raise ConfigError("give --target, and --drafter or --c; --list names the shapes that are known.")
-        check_gamma(max_gamma, _MAX_GAMMA, "as every gamma is tried", name="max_gamma")
-        if gamma is not None:
-            check_gamma(gamma, _MAX_GAMMA, "as every gamma is tried")
-        rates = _rates(alpha, profile)
-        check("temperature", temperature)
-        if gpus < 1 or min(*(batches := read_numbers("--batch", batch, int)), 1) < 1:
-            raise ConfigError(f"--gpus {gpus} and --batch {batch} were given; both take whole numbers from 1.")
-        contexts = read_numbers("--context", context, int)
-        if min(contexts) < 1:
-            raise ConfigError(f"--context {context} was given; it takes whole numbers from 1.")
-
-        import torch
-
-        from specdec_core.costs.gpu.counting import ModelWork
-        from specdec_core.costs.gpu.forecast import Setting, gpu_forecast
-
-        on = find_device(device)
-        dtype = getattr(torch, weights) if weights in on.tflops else torch.bfloat16
-        model = ModelWork(find_shape(target), dtype)
-        drafts = ModelWork(find_shape(drafter), dtype) if drafter is not None else float(c or 0)
-        if launches is None:
-            name = plugin or ("transformer" if drafter is not None else "prompt-copy")
-            outside = counted_launches(name, sampled=temperature > 0, execution=execution)
-        else:
-            outside = Launches(launches, launches)
-        found = [
-            gpu_forecast(
-                model,
-                drafts,
-                Setting(on, size, length, weights, execution, gpus, outside),
-                rate,
-                gamma=gamma,
-                max_gamma=max_gamma,
-            )
-            for size, length, rate in product(batches, contexts, rates)
-        ]
+        found = _forecasts(work)
     if as_json:
         derived = ({"improvement": one.improvement, "fits": one.fits} for one in found)
         plain = ({**asdict(one), "costs": one.costs.model_dump()} for one in found)
         print_json([{**one, **more} for one, more in zip(plain, derived, strict=True)])
         return
     console = output_console(wide=wide)
-    shared = f"{gpus} × {on.name}" if gpus > 1 else on.name
-    drafts_with = drafter or f"c = {c:g}"
-    console.print(
-        Prose(f"Forecast, not a measurement: {target} with {drafts_with} on {shared}, {weights}, {execution}.")
-    )
-    console.print(for_terminal(_table(found, requested=gamma is not None)))
+    name = find_device(work.device).name
+    shared = f"{work.gpus} × {name}" if work.gpus > 1 else name
+    models = f"{work.target} with {work.drafts_with}"
+    console.print(Prose(f"Forecast, not a measurement: {models} on {shared}, {work.weights}, {work.execution}."))
+    console.print(for_terminal(_table(found, requested=work.gamma is not None)))
+
+
+def _forecasts(work: _Work) -> list["GpuForecast"]:
+    """Return a forecast for each batch size, context and acceptance rate."""
+    if work.target is None or (work.drafter is None) == (work.c is None):
+        raise ConfigError("give --target, and --drafter or --c; --list names the shapes that are known.")
+    check_gamma(work.max_gamma, _MAX_GAMMA, "as every gamma is tried", name="max_gamma")
+    if work.gamma is not None:
+        check_gamma(work.gamma, _MAX_GAMMA, "as every gamma is tried")
+    rates = _rates(work.alpha, work.profile)
+    check("temperature", work.temperature)
+    batches, contexts = _sizes(work)
+
+    import torch
+
+    from specdec_core.costs.gpu.counting import ModelWork
+    from specdec_core.costs.gpu.forecast import Setting, gpu_forecast
+
+    on = find_device(work.device)
+    dtype = getattr(torch, work.weights) if work.weights in on.tflops else torch.bfloat16
+    target = ModelWork(find_shape(work.target), dtype)
+    drafts = ModelWork(find_shape(work.drafter), dtype) if work.drafter is not None else float(work.c or 0)
+    outside = _launches(work)
+    return [
+        gpu_forecast(
+            target,
+            drafts,
+            Setting(on, size, length, work.weights, work.execution, work.gpus, outside),
+            rate,
+            gamma=work.gamma,
+            max_gamma=work.max_gamma,
+        )
+        for size, length, rate in product(batches, contexts, rates)
+    ]
+
+
+def _sizes(work: _Work) -> tuple[Sequence[int], Sequence[int]]:
+    """Return the numbers of sequences and of cached tokens."""
+    batches = read_numbers("--batch", work.batch, int)
+    if work.gpus < 1 or min(*batches, 1) < 1:
+        raise ConfigError(
+            f"--gpus {work.gpus} and --batch {work.batch} were given; both take whole numbers from 1."
+        )
+    contexts = read_numbers("--context", work.context, int)
+    if min(contexts) < 1:
+        raise ConfigError(f"--context {work.context} was given; it takes whole numbers from 1.")
+    return batches, contexts
+
+
+def _launches(work: _Work) -> Launches:
+    """Return the launches of a step outside of the models: those given, or those counted for the plugin."""
+    if work.launches is not None:
+        return Launches(work.launches, work.launches)
+    name = work.plugin or ("transformer" if work.drafter is not None else "prompt-copy")
+    return counted_launches(name, sampled=work.temperature > 0, execution=work.execution)
 
 
 def _rates(alpha: str | None, profile: Path | None) -> Sequence[float | Mapping[int, float]]:

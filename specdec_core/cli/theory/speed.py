@@ -2,13 +2,14 @@
 
 import math
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from specdec_core.cli.options.shared_options import AsJson, Wide, as_config_error, output_console, print_json
+from specdec_core.cli.options.study_options import grouped
 from specdec_core.cli.theory.profile_forecast import show_profile_forecast
 from specdec_core.costs import Forecast, GammaForecast, forecast, step_seconds
 from specdec_core.interface.errors import ConfigError
@@ -20,19 +21,22 @@ from specdec_core.theory.ranges import check_gamma
 _MAX_GAMMA = 100_000
 
 
-def speed(
-    alpha: Annotated[
-        float | None, typer.Option(help="Expected acceptance rate, from 0 to 1.", metavar="RATE")
-    ] = None,
+@dataclass(frozen=True, kw_only=True)
+class _Given:
+    """What is known of drafter and target."""
+
+    alpha: Annotated[float | None, typer.Option(help="Expected acceptance rate, from 0 to 1.", metavar="RATE")] = (
+        None
+    )
     c: Annotated[
         float | None,
         typer.Option(help="Time to draft one token over the time of a target call.", metavar="RATIO"),
-    ] = None,
-    gamma: Annotated[int | None, typer.Option(help="Also show this number of draft tokens.")] = None,
+    ] = None
+    gamma: Annotated[int | None, typer.Option(help="Also show this number of draft tokens.")] = None
     c_hat: Annotated[
         float,
         typer.Option(help="Operations of the drafter per token over those of the target.", metavar="RATIO"),
-    ] = 0.0,
+    ] = 0.0
     verify: Annotated[
         str | None,
         typer.Option(
@@ -40,17 +44,46 @@ def speed(
             "of them: 0:45,3:80,7:105.",
             metavar="TIMES",
         ),
-    ] = None,
-    max_gamma: Annotated[int, typer.Option(help="The largest gamma to consider.")] = 1000,
+    ] = None
+    max_gamma: Annotated[int, typer.Option(help="The largest gamma to consider.")] = 1000
+
+    def forecast(self) -> Forecast:
+        """Return the forecast for the acceptance rate and the times that were given."""
+        if self.alpha is None or self.c is None:
+            raise ConfigError("give --alpha and --c, or --measured with a file that `specdec measure` wrote.")
+        seconds = None if self.verify is None else step_seconds(self.c, self.max_gamma, _times(self.verify))
+        return forecast(
+            self.alpha, self.c, c_hat=self.c_hat, gamma=self.gamma, max_gamma=self.max_gamma, seconds=seconds
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Measured:
+    """A measurement, and the part of it that is meant."""
+
     measured: Annotated[
         Path | None,
         typer.Option(help="Read alpha, c and times from a file that `specdec measure` wrote.", metavar="FILE"),
-    ] = None,
-    drafter: Annotated[str | None, typer.Option(help="Drafter of the measurement.", metavar="NAME")] = None,
-    temperature: Annotated[
-        float | None, typer.Option(help="Temperature of the measurement; by default 1.")
-    ] = None,
-    lenience: Annotated[float | None, typer.Option(help="Lenience of the measurement; by default 1.")] = None,
+    ] = None
+    drafter: Annotated[str | None, typer.Option(help="Drafter of the measurement.", metavar="NAME")] = None
+    temperature: Annotated[float | None, typer.Option(help="Temperature of the measurement; by default 1.")] = None
+    lenience: Annotated[float | None, typer.Option(help="Lenience of the measurement; by default 1.")] = None
+
+    def forecast(self, given: _Given) -> Forecast:
+        """Return the forecast for the drafter and the settings that are meant."""
+        assert self.measured is not None, "the caller has seen to it"
+        measurement = read_measurement(self.measured)
+        temperature, lenience = (1.0 if one is None else one for one in (self.temperature, self.lenience))
+        drafter, acceptance = measurement.choose(self.measured, self.drafter, temperature, lenience)
+        size = measurement.batch_size
+        return drafter.forecast(acceptance, size, c_hat=given.c_hat, gamma=given.gamma, max_gamma=given.max_gamma)
+
+
+@grouped
+def speed(
+    *,
+    given: _Given,
+    measurement: _Measured,
     profile: Annotated[
         Path | None,
         typer.Option(
@@ -75,30 +108,25 @@ def speed(
     ```
     """
     with as_config_error():
-        check_gamma(max_gamma, _MAX_GAMMA, "as every gamma is tried", name="max_gamma")
+        check_gamma(given.max_gamma, _MAX_GAMMA, "as every gamma is tried", name="max_gamma")
         if profile is not None:
-            known = {"alpha": alpha, "measured": measured, "temperature": temperature, "lenience": lenience}
-            _refuse("is part of the profile; omit it, or omit --profile", drafter=drafter, **known)
-            _refuse("is not forecast with --profile; omit it", gamma=gamma, c_hat=c_hat or None)
-            times = None if verify is None else _times(verify)
-            show_profile_forecast(profile, c, times, max_gamma, as_json=as_json, wide=wide)
+            _refuse("is part of the profile; omit it, or omit --profile", alpha=given.alpha, **asdict(measurement))
+            _refuse("is not forecast with --profile; omit it", gamma=given.gamma, c_hat=given.c_hat or None)
+            times = None if given.verify is None else _times(given.verify)
+            show_profile_forecast(profile, given.c, times, given.max_gamma, as_json=as_json, wide=wide)
             return
-        if measured is None:
-            _refuse(
-                "requires --measured",
-                drafter=drafter,
-                temperature=temperature,
-                lenience=lenience,
-            )
-            result = _given(alpha, c, verify, c_hat, gamma, max_gamma)
+        if measurement.measured is None:
+            _refuse("requires --measured", **asdict(measurement))
+            result = given.forecast()
         else:
-            _refuse("is part of the measurement; omit it, or omit --measured", alpha=alpha, c=c, verify=verify)
-            result = _measured(measured, (drafter, temperature, lenience), c_hat, gamma, max_gamma)
+            known = {"alpha": given.alpha, "c": given.c, "verify": given.verify}
+            _refuse("is part of the measurement; omit it, or omit --measured", **known)
+            result = measurement.forecast(given)
     if as_json:
         print_json(asdict(result))
         return
     console = output_console(wide=wide)
-    console.print(for_terminal(_speed_table(result, gamma, by_position=measured is not None)))
+    console.print(for_terminal(_speed_table(result, given.gamma, by_position=measurement.measured is not None)))
     for line in _conclusions(result):
         console.print(Prose(line))
 
@@ -108,30 +136,6 @@ def _refuse(why: str, **options: object) -> None:
     for name, value in options.items():
         if value is not None:
             raise ConfigError(f"--{name} {value} {why}.")
-
-
-def _given(
-    alpha: float | None, c: float | None, verify: str | None, c_hat: float, gamma: int | None, max_gamma: int
-) -> Forecast:
-    if alpha is None or c is None:
-        raise ConfigError("give --alpha and --c, or --measured with a file that `specdec measure` wrote.")
-    seconds = None if verify is None else step_seconds(c, max_gamma, _times(verify))
-    return forecast(alpha, c, c_hat=c_hat, gamma=gamma, max_gamma=max_gamma, seconds=seconds)
-
-
-def _measured(
-    path: Path,
-    choice: tuple[str | None, float | None, float | None],
-    c_hat: float,
-    gamma: int | None,
-    max_gamma: int,
-) -> Forecast:
-    name, temperature, lenience = choice
-    measurement = read_measurement(path)
-    drafter, acceptance = measurement.choose(
-        path, name, 1.0 if temperature is None else temperature, 1.0 if lenience is None else lenience
-    )
-    return drafter.forecast(acceptance, measurement.batch_size, c_hat=c_hat, gamma=gamma, max_gamma=max_gamma)
 
 
 def _times(text: str) -> dict[int, float]:
