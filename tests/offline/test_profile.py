@@ -170,6 +170,9 @@ def test_a_log_of_responses_is_read(tmp_path):
     profile = speculation_profile(measured_in_log(log))
     assert {name: one["num_requests"] for name, one in profile.per_category.items()} == {"code": 1, "prose": 1}
     assert (profile.target_model, profile.measurement_conditions["requests"]) == ("m", 3)
+    log.write_text("\n".join(json.dumps({**response, "run": name}) for name in ("a", "b", "a")))
+    with pytest.raises(ConfigError, match=r"the lines are of several runs \(a, b\).* --run"):
+        measured_in_log(log)
     log.write_text(json.dumps({**response, "category": {"a": 1}}))
     with pytest.raises(ConfigError, match=r"log\.jsonl:1: column 'category' .* must hold a text"):
         measured_in_log(log)

@@ -28,10 +28,11 @@ def measured_in_log(path: Path) -> Measured:
         path: The log.
 
     Raises:
-        ConfigError: No line has these figures, one of them is damaged, or the responses are of several models.
+        ConfigError: No line has these figures, one of them is damaged, or they are of several models or runs.
     """
     by_gamma: dict[int, list[DraftCounts]] = defaultdict(list)
     models: set[str] = set()
+    runs: set[str] = set()
     with reading(path, ConfigError, "a log of responses"), open_text(path) as lines:
         for number, line in enumerate(lines, start=1):
             try:
@@ -46,7 +47,8 @@ def measured_in_log(path: Path) -> Measured:
             except (KeyError, TypeError, ValueError) as error:
                 raise ConfigError(f"{path}:{number}: {_KEY} is damaged: {error!r}.") from error
             by_gamma[len(counts.accepted_at)].append(counts)
-            models |= {response["model"]} if isinstance(response.get("model"), str) else set()
+            for name, named in (("model", models), ("run", runs)):
+                named |= {response[name]} if isinstance(response.get(name), str) else set()
     by_gamma.pop(0, None)
     if not by_gamma:
         raise ConfigError(
@@ -55,6 +57,11 @@ def measured_in_log(path: Path) -> Measured:
         )
     if len(models) > 1:
         raise ConfigError(f"{path}: the responses are of several models ({', '.join(sorted(models))}); split it.")
+    if len(runs) > 1:
+        raise ConfigError(
+            f"{path}: the lines are of several runs ({', '.join(sorted(runs))}); name the folder of the results "
+            "instead, and one of them with --run."
+        )
     return Measured(by_gamma, target=next(iter(models), None), conditions={"source": "log"})
 
 
