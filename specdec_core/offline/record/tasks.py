@@ -60,13 +60,20 @@ def _task(record: Record, number: int) -> Task:
     return Task(
         name=header.task,
         target=record.header.target,
-        prompts_config=recorded_prompts(record, number) or PromptsConfig(tokens=tuple(prompts.values())),
+        prompts_config=recorded_prompts(record, number) or _imported_prompts(part, tuple(prompts.values())),
         prompts=texts,
         chat_template=None,
         sampling=header.sampling,
         generation=header.generation,
         runs=(),
     )
+
+
+def _imported_prompts(part: RecordPart, prompts: tuple[tuple[int, ...], ...]) -> PromptsConfig:
+    """Return imported prompts, with names for the columns that group them."""
+    columns = len(part.columns[0].group) if part.columns else 0
+    names = ("group",) if columns == 1 else tuple(f"group {n}" for n in range(1, columns + 1))
+    return PromptsConfig(tokens=prompts).model_copy(update={"group": names or None})
 
 
 def _prompt(columns: Sequence[PromptColumns], number: int, tokens: tuple[int, ...]) -> PromptText:

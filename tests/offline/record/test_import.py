@@ -17,6 +17,7 @@ from specdec_core.offline.record.decode import TextJob, record_texts
 from specdec_core.offline.record.import_log import ImportOptions, TokenTexts, import_record
 from specdec_core.offline.record.recorded_target import target_info
 from specdec_core.offline.record.tasks import part_for
+from specdec_core.offline.replay import replay
 from specdec_core.study import load_study
 from tests.offline.record.watcher import Watcher
 
@@ -78,6 +79,14 @@ def test_lines_name_the_groups_of_their_prompts(read):
     ).parts
     assert [one.group for one in part.columns] == [("code",), ("(none)",)]
     assert not read(PLAIN).parts[0].columns
+
+
+@pytest.mark.parametrize(("group", "title"), [("code", "group"), (["code", "easy"], "group 1 and group 2")])
+def test_a_replay_reports_the_groups_of_an_import(read, group, title):
+    record = read({**PLAIN, "group": group}, sampling=SamplingSettings(temperature=0))
+    found = replay(record, {"name": "random"}, gammas=[2], progress=False)
+    assert [one.prompts for one in found.rows[1].groups] == [1]
+    assert f"Block efficiency by {title}" in str(found)
 
 
 @pytest.mark.parametrize(
