@@ -63,7 +63,7 @@ GENERATION: dict[str, Any] = {"max_new_tokens": 4096}
 """Generation settings of a study of benchmarks, each unless it is stated; texts end where the model ends them."""
 
 _PLACEHOLDER = "FULL BENCHMARK DATA SHOULD BE FETCHED FROM THE SOURCE USING SPECDEC_BENCH"
-"""Stands in SPEED-Bench's public files for texts that a licence forbids copying."""
+"""Stands in SPEED-Bench's public files for texts that a license forbids copying."""
 _OF_MT_BENCH = ("writing", "roleplay", "reasoning", "math", "coding", "extraction", "stem", "humanities")
 """Categories of Spec-Bench that are one task in its tables, `mt_bench`; each of the others is a task."""
 _PROMPT_KEYS = ("column", "template")
@@ -169,7 +169,7 @@ def check_placeholders(name: str, texts: Iterable[tuple[str, str]]) -> None:
     ids = list(dict.fromkeys(key for key, text in texts if _PLACEHOLDER in text))
     if ids:
         raise PromptError(
-            f"{name}: {len(ids)} prompts, first {ids[0]!r}, are placeholders for texts whose licence forbids "
+            f"{name}: {len(ids)} prompts, first {ids[0]!r}, are placeholders for texts whose license forbids "
             "copying. Let NVIDIA's Model-Optimizer fetch the real ones: `python prepare_data.py --dataset speed "
             "--config qualitative --output_dir data` in its folder examples/specdec_bench; then write {benchmark: "
             "speed-bench, path: data/speed/qualitative}."
