@@ -65,6 +65,30 @@ def test_ragged_steps_with_rollback_equal_fresh_forwards(family, rows, device):
         assert session.lengths == cached
 
 
+@pytest.mark.parametrize("family", ["gpt2", "t5"])
+def test_tokens_that_are_read_one_by_one_equal_fresh_forwards(family, device):
+    """A draft is: rows end in between, and a rollback leads back to where a text went on otherwise."""
+    loaded = wrap_model(tiny_model(family).to(device))
+    sources = SOURCES[:3] if family in ENCODER_DECODER else None
+    session = ModelSession(loaded, 3, 64, sources)
+    rows = [[0, *random_tokens(n, n)] for n in (9, 4, 6)]
+    session.forward(rows)
+    reads = [*[(1, 1, 1)] * 3, *[(1, 0, 1)] * 2, None, *[(1, 1, 1)] * 10, *[(0, 1, 1)] * 2]
+    for step, counts in enumerate(reads):
+        if counts is None:
+            for row in rows:
+                del row[-2:]
+            session.rollback(list(map(len, rows)))
+            continue
+        new = torch.tensor([random_tokens(1, 3 * step + row) for row in range(3)])
+        logits = session.forward([()] * 3, new, counts)
+        for number, (row, count) in enumerate(zip(rows, counts, strict=True)):
+            row += new[number, :count].tolist()
+            if count:
+                expected = fresh_logits(loaded, row, sources and sources[number])[-1:]
+                torch.testing.assert_close(logits[number], expected, atol=2e-4, rtol=1e-4)
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_row_without_new_tokens_keeps_its_cache(family, device):
     loaded = wrap_model(tiny_model(family).to(device))

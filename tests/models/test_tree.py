@@ -7,6 +7,7 @@ import torch
 
 from specdec_core.models import ModelSession, wrap_model
 from specdec_core.models.load.probe import probe_model, uncached_logits
+from specdec_core.models.run.cached_tree import CachedTree
 from tests.models.inputs import OTHERWISE, SOURCES, random_tokens
 from tests.tiny import ENCODER_DECODER, FAMILIES, tiny_model
 
@@ -113,11 +114,13 @@ def test_an_unknown_family_that_reads_a_tree_wrongly_takes_none(monkeypatch):
     loaded = wrap_model(tiny_model("llama"))
     loaded.model.config.model_type = "unheard-of"
     assert probe_model(loaded).family.trees
+
     # As a model that sees all earlier tokens, whatever the mask says.
-    monkeypatch.setattr(
-        "specdec_core.models.run.cached_tree.CachedTree.visible",
-        lambda tree, nodes, end: torch.ones(*nodes.shape, end, dtype=torch.bool),
-    )
+    def places(tree, nodes, end, given=CachedTree.places):
+        positions, visible, keys = given(tree, nodes, end)
+        return positions, torch.ones_like(visible), keys
+
+    monkeypatch.setattr(CachedTree, "places", places)
     probed = probe_model(loaded)
     assert probed.family.ragged
     assert not probed.family.trees

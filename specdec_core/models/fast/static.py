@@ -73,7 +73,7 @@ class StaticForward:
     """
 
     def __init__(self, loaded: LoadedModel, layers: Sequence[int], cached: int) -> None:
-        self._forward = ModelForward(loaded, keep_hidden=True, layers=layers)
+        self._forward = ModelForward(loaded, keep_hidden=True, layers=layers, captured=True)
         self._layers, self._cached = tuple(layers), cached
 
     def __call__(self, tokens: Tensor, layout: Tensor, keys: Tensor, *buffers: Tensor) -> Outputs:

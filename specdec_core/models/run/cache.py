@@ -90,7 +90,8 @@ class SlotLayer(CacheLayerMixin):  # type: ignore[misc]  # transformers is not t
             slots = plan.slots.to(keys.device)  # layers may be spread over devices
             rows = torch.arange(keys.shape[0], device=keys.device)[:, None]
             keys[rows, :, slots] = key_states.transpose(1, 2)
-            values[rows, :, slots] = value_states.transpose(1, 2)
+            if value_states.shape[3]:  # hidden states, which are kept as keys, have no values
+                values[rows, :, slots] = value_states.transpose(1, 2)
         return keys[:, :, : plan.end], values[:, :, : plan.end]
 
     def select(self, rows: Sequence[int]) -> None:
@@ -102,9 +103,10 @@ class SlotLayer(CacheLayerMixin):  # type: ignore[misc]  # transformers is not t
     def move(self, sources: Tensor, targets: Tensor) -> None:
         """Copy the keys and values of slots to other slots, each `[B, D]` int64."""
         sources, targets = sources.to(self.keys.device), targets.to(self.keys.device)
-        rows = torch.arange(len(sources), device=self.keys.device)[:, None]
         for states in (self.keys, self.values):
-            states[rows, :, targets] = states[rows, :, sources]
+            heads, width = states.shape[1], states.shape[3]
+            read, written = (slots[:, None, :, None].expand(-1, heads, -1, width) for slots in (sources, targets))
+            states.scatter_(2, written, states.gather(2, read))
 
     def get_seq_length(self) -> int:
         """Return the number of tokens before those being written."""

@@ -20,7 +20,7 @@ def lineage(parents: Tensor) -> Tensor:
         parents: `[B, N]` int64, the parent of each node, which comes before it, or -1.
     """
     count = parents.shape[1]
-    step = torch.nn.functional.one_hot(parents + 1, count + 1)[..., 1:]
+    step = parents[..., None] == torch.arange(count, device=parents.device)
     reach = torch.eye(count, device=parents.device) + step
     for _ in range(max(count - 1, 0).bit_length()):  # each product doubles the generations
         reach = (reach @ reach).clamp_(max=1)
@@ -45,7 +45,7 @@ class CachedTree:
     @classmethod
     def empty(cls, base: Sequence[int], device: torch.device) -> CachedTree:
         """Return a tree without nodes."""
-        return cls(tuple(base), (0,) * len(base), torch.zeros(len(base), 0, dtype=torch.long, device=device))
+        return cls(tuple(base), (0,) * len(base), torch.empty(len(base), 0, dtype=torch.long, device=device))
 
     def extended(self, parents: Tensor, lengths: Sequence[int]) -> tuple[CachedTree, Tensor]:
         """Return the tree with the nodes of another block, and the number of each.
@@ -58,6 +58,9 @@ class CachedTree:
             The tree, and `[B, M]` int64; beyond a row's own nodes, the number of any node.
         """
         counts = tuple(map(operator.add, self.counts, lengths))
+        if not any(self.counts):
+            numbers = torch.arange(parents.shape[1], device=parents.device).clamp_(max=max(counts) - 1)
+            return replace(self, counts=counts, parents=parents[:, : max(counts)]), numbers.expand(parents.shape)
         starts = uploaded(self.counts, parents.device)[:, None]
         numbers = starts + torch.arange(parents.shape[1], device=parents.device)
         # One more column takes what lies beyond a row's nodes.
@@ -91,26 +94,28 @@ class CachedTree:
         """`[B, N]` int64: the number of ancestors of each node."""
         return self.lineage.sum(dim=2) - 1
 
-    def key_positions(self, end: int) -> Tensor:
-        """Return the position of the token in each of the first `end` slots, `[B, end]` int64."""
-        slots = torch.arange(end, device=self.parents.device)
-        node, inside = self._nodes(slots)
-        return torch.where(inside, self._base + self.depths.gather(1, node), slots)
+    def places(self, nodes: Tensor, end: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Return where nodes are, and what they see: the tokens before the tree, their ancestors and themselves.
 
-    def positions(self, nodes: Tensor) -> Tensor:
-        """Return the positions of nodes `[B, M]`, `[B, M]` int64."""
-        return self._base + self.depths.gather(1, nodes)
+        Args:
+            nodes: `[B, M]` int64.
+            end: Number of slots that a pass attends to.
 
-    def visible(self, nodes: Tensor, end: int) -> Tensor:
-        """Return which of the first `end` slots nodes `[B, M]` see, `[B, M, end]` bool.
-
-        A node sees the tokens before the tree, its ancestors and itself.
+        Returns:
+            The positions of the nodes, `[B, M]` int64; the slots that each sees, `[B, M, end]` bool; and the
+            position of the token in each slot, `[B, end]` int64.
         """
         slots = torch.arange(end, device=self.parents.device)
-        node, inside = self._nodes(slots)
-        lineage = self.lineage.gather(1, nodes[..., None].expand(-1, -1, self.parents.shape[1]))
+        base = uploaded(self.base, self.parents.device)[:, None]
+        count = self.parents.shape[1]
+        of_slots = slots - base
+        node = of_slots.clamp(0, count - 1)  # in each slot, if there is one
+        inside = node == of_slots
+        keys = torch.where(inside, base + self.depths.gather(1, node), slots)
+        lineage = self.lineage.gather(1, nodes[..., None].expand(-1, -1, count))
         related = lineage.gather(2, node[:, None].expand(-1, nodes.shape[1], -1))
-        return (slots < self._base)[:, None] | (inside[:, None] & related)
+        visible = (slots < base)[:, None] | (inside[:, None] & related)
+        return base + self.depths.gather(1, nodes), visible, keys
 
     def moves(self, nodes: Sequence[Sequence[int]], fill: int) -> tuple[Tensor, Tensor] | None:
         """Return the slots of nodes that move when the others are dropped, and where to, each `[B, D]`.
@@ -146,14 +151,3 @@ class CachedTree:
         wanted = [[*range(base, base + len(path)), *[fill] * (longest - len(path))] for base, path in pairs]
         both = uploaded([found, wanted], self.parents.device)
         return both[0], both[1]
-
-    @cached_property
-    def _base(self) -> Tensor:
-        """`[B, 1]` int64."""
-        return uploaded(self.base, self.parents.device)[:, None]
-
-    def _nodes(self, slots: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the node in each slot, `[B, S]` int64, and whether there is one, `[B, S]` bool."""
-        node = slots - self._base
-        count = self.parents.shape[1]
-        return node.clamp(0, count - 1), (node >= 0) & (node < count)

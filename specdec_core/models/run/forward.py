@@ -51,9 +51,18 @@ class ModelForward:
         loaded: The model.
         keep_hidden: Whether the hidden states that the output embedding read are part of the output.
         layers: Layers whose outputs are written to the cache; see `Drafter.hidden_layers`.
+        captured: Whether passes are captured, which then have to compute all that depends on weights.
     """
 
-    def __init__(self, loaded: LoadedModel, *, keep_hidden: bool = False, layers: Sequence[int] = ()) -> None:
+    def __init__(
+        self,
+        loaded: LoadedModel,
+        *,
+        keep_hidden: bool = False,
+        layers: Sequence[int] = (),
+        captured: bool = False,
+    ) -> None:
+        self._captured = captured
         self.loaded = loaded
         self.layers = tuple(layers)
         self.features = loaded.features if keep_hidden else None
@@ -145,7 +154,7 @@ class ModelForward:
 
     @cached_property
     def _position_patch(self) -> PositionPatch:
-        patch = position_patch(self.loaded.model)
+        patch = position_patch(self.loaded.model, keep=not self._captured)
         assert patch is not None, "Family.ragged implies a position patch"
         return patch
 
@@ -164,7 +173,7 @@ class ModelForward:
         if not self._family.float_mask:
             return mask
         dtype = self.loaded.model.dtype
-        return torch.zeros_like(mask, dtype=dtype).masked_fill_(~mask, torch.finfo(dtype).min)
+        return torch.full_like(mask, torch.finfo(dtype).min, dtype=dtype).masked_fill_(mask, 0)
 
 
 def check_ready(loaded: LoadedModel) -> None:

@@ -12,7 +12,7 @@ from torch.nn.functional import pad
 from specdec_core.interface import LAST_HIDDEN
 from specdec_core.interface.errors import ModelError
 from specdec_core.models.device import inference_only, moved, uploaded
-from specdec_core.models.fast.static import WIDEST, Outputs, block_layout
+from specdec_core.models.fast.static import WIDEST, Outputs
 from specdec_core.models.fast.static_step import READ, Decision, Line
 from specdec_core.models.loaded import LoadedModel
 from specdec_core.models.run.block import Block
@@ -20,6 +20,7 @@ from specdec_core.models.run.cache import SlotCache, WritePlan
 from specdec_core.models.run.cached_tree import CachedTree
 from specdec_core.models.run.encoder import Encoded, EncoderMemory
 from specdec_core.models.run.forward import ModelForward, Output, check_ready
+from specdec_core.models.run.placement import Placement
 
 
 class ModelSession:
@@ -77,7 +78,7 @@ class ModelSession:
             self._cache = self._passes.cache(batch_size, capacity, layers)
         self._memory = EncoderMemory(loaded, sources, encoded) if loaded.encoder_decoder else None
         self._tree: CachedTree | None = None
-        self._numbers: Tensor | None = None  # 0, 1, ... on the device
+        self._placement = Placement(self.device)
         self._exact = loaded.exact_shapes
 
     @property
@@ -356,21 +357,15 @@ class ModelSession:
         end = max(length + count for length, count in zip(self.lengths, block.counts, strict=True))
         end = end if self._exact is None else self._cache.maximum
         self._cache.reserve(end)
-        # Computed here and copied at once: on a GPU, each operator is a launch.
-        layout = torch.tensor([self.lengths, block.padding, block.counts])
-        found = block_layout(layout, block.tokens.shape[1], self._cache.capacity)
-        positions, slots, real = moved(torch.stack([part.long() for part in found]), self.device)
-        plan = WritePlan(slice(None), min(self.lengths), end, slots)
-        if self._numbers is None or len(self._numbers) < end:
-            self._numbers = torch.arange(self._cache.capacity, device=self.device)
-        keys = self._numbers[:end]
-        visible = keys <= positions[..., None]  # [B, T, end]
+        keys, trash = self._placement.keys(end), self._cache.capacity
+        placed = self._placement.of(self.lengths, block, end, trash, tree=grown is not None)
+        plan = WritePlan(slice(None), min(self.lengths), end, placed.slots)
         if grown is not None:
             tree, nodes = grown
-            visible[:, -block.draft :] = tree.visible(nodes, end)
-            positions[:, -block.draft :] = tree.positions(nodes) * real[:, -block.draft :]
-            keys = tree.key_positions(end)
-        where = {"positions": positions, "visible": visible, "keys": keys}
+            positions, visible, keys = tree.places(nodes, end)
+            placed.visible[:, -block.draft :] = visible
+            placed.positions[:, -block.draft :] = positions * placed.real[:, -block.draft :]
+        where = {"positions": placed.positions, "visible": placed.visible, "keys": keys}
         return self._forward.run_ragged(
             self._cache, self._memory, block.tokens, plan, block.keep, **where, **block.inputs
         )

@@ -24,12 +24,18 @@ PositionPatch: TypeAlias = Callable[[Tensor, Tensor], AbstractContextManager[Non
 positions `[B, end]` or `[end]`, all below `end`."""
 
 
-def position_patch(model: Any) -> PositionPatch | None:
-    """Return the patch for an encoder-decoder model, or None if it computes positions in an unknown way."""
+def position_patch(model: Any, *, keep: bool = False) -> PositionPatch | None:
+    """Return the patch for an encoder-decoder model, or None if it computes positions in an unknown way.
+
+    Args:
+        model: The model.
+        keep: Keep what was computed from its weights, which do not change while the patch is used.
+    """
     decoder = model.get_decoder()
     biased = [module for module in decoder.modules() if _has_relative_bias(module)]
     if biased:
-        return lambda positions, keys: _patched_biases(biased, positions, keys)
+        tables: dict[int, Tensor] | None = {} if keep else None
+        return lambda positions, keys: _patched_biases(biased, positions, keys, tables)
     embedding = getattr(decoder, "embed_positions", None)
     embed = _EMBED_BY_SIGNATURE.get(_parameters(embedding, "forward"))
     if embed is None:
@@ -49,21 +55,33 @@ def _parameters(module: Any, method: str) -> tuple[str, ...]:
 
 
 @contextmanager
-def _patched_biases(layers: Sequence[Any], positions: Tensor, keys: Tensor) -> Iterator[None]:
-    end = keys.shape[-1]
+def _patched_biases(
+    layers: Sequence[Any], positions: Tensor, keys: Tensor, tables: dict[int, Tensor] | None
+) -> Iterator[None]:
     # Keys after the query are masked, so any distance will do for them.
     distances = (positions[:, :, None] - keys.unsqueeze(-2)).clamp(min=0)
     with ExitStack() as stack:
         for layer in layers:
-            weight = layer.relative_attention_bias.weight
-            # An offloaded weight is on "meta" until its module is called.
-            device = positions.device if weight.is_meta else weight.device
-            # Seen from the last of `end` positions, the keys are at distances end - 1, ..., 1, 0: all that occur.
-            biases: Tensor = layer.compute_bias(1, end, device=device, past_seen_tokens=end - 1)[0, :, 0]
-            # [H, end] -> [B, H, T, end]
-            bias = biases[:, (end - 1 - distances).to(biases.device)].transpose(0, 1)
+            table = _bias_table(layer, keys.shape[-1], positions.device, tables)
+            bias = table[:, distances.to(table.device)].transpose(0, 1)  # [B, H, T, end]
             stack.enter_context(overridden(layer, "compute_bias", lambda *_, bias=bias, **__: bias))
         yield
+
+
+def _bias_table(layer: Any, end: int, device: torch.device, tables: dict[int, Tensor] | None) -> Tensor:
+    """Return the bias at each distance of at least the first `end`, `[H, end]`."""
+    known = None if tables is None else tables.get(id(layer))
+    if known is not None and known.shape[1] >= end:
+        return known
+    size = end if known is None else max(end, 2 * known.shape[1])
+    weight = layer.relative_attention_bias.weight
+    # An offloaded weight is on "meta" until its module is called.
+    there = device if weight.is_meta else weight.device
+    # Seen from the last of `size` positions, the keys are at distances size - 1, ..., 1, 0.
+    biases: Tensor = layer.compute_bias(1, size, device=there, past_seen_tokens=size - 1)[0, :, 0].flip(1)
+    if tables is not None:
+        tables[id(layer)] = biases
+    return biases
 
 
 def _patched_embedding(embedding: Any, vectors: Tensor, positions: Tensor) -> AbstractContextManager[None]:
