@@ -336,7 +336,7 @@ def test_a_session_proposes_as_a_fresh_one(info, drafters, who, method):
 @pytest.mark.parametrize("who", ["model", "counting"])
 def test_the_drafter_is_told_which_of_its_own_tokens_were_accepted(info, drafters, monkeypatch, who, method):
     """It keeps what it computed for them; what it computed for others would be stale."""
-    accepted = []
+    accepted, lopsided = [], []
 
     def opened(session_info, open_session=drafters[who].open):
         session = open_session(session_info)
@@ -350,6 +350,7 @@ def test_the_drafter_is_told_which_of_its_own_tokens_were_accepted(info, drafter
         def told(outcome):
             for new, kept, drafted in zip(outcome.committed, outcome.accepted, drafts, strict=True):
                 assert kept == sum(accumulate(map(eq, drafted, new), and_))
+                lopsided.append(kept > 0 and drafted[0] != drafted[-1])
             accepted.append(outcome.accepted[0])
             drafts[:] = [[]]  # has its outcome
             tell(outcome)
@@ -359,8 +360,10 @@ def test_the_drafter_is_told_which_of_its_own_tokens_were_accepted(info, drafter
         return session
 
     monkeypatch.setattr(drafters[who], "open", opened)
-    session, tokens = translated(drafters[who], info, method).open(info_for(1, VOCAB)), [[2, 3, 5, 2]]
-    for step in range(12):
+    for step in range(24):
+        if step % 4 == 0:
+            session = translated(drafters[who], info, method).open(info_for(1, VOCAB))
+            tokens = [[2, 3, step % 5, step // 5]]
         proposal = session.propose(request_for(tokens, [3], seed=step))
         (row,) = rows_of(proposal)
         if step % 2 and len(row) > 1:
@@ -368,6 +371,7 @@ def test_the_drafter_is_told_which_of_its_own_tokens_were_accepted(info, drafter
         else:
             commit(session, tokens, proposal, [len(row)], last=step % VOCAB)
     assert min(accepted) == 0 < max(accepted)
+    assert any(lopsided)  # a draft that reads the same from its end would not say which were accepted
 
 
 class Watched(PromptCopyDrafter):
@@ -432,12 +436,13 @@ def test_a_text_longer_than_expected_opens_the_drafters_session_again(info, own_
     assert watched.info.capacity >= 10
 
 
-def test_with_one_tokenizer_it_drafts_what_the_drafter_alone_drafts():
+@pytest.mark.parametrize("method", ["tli", "slem"])
+def test_with_one_tokenizer_it_drafts_what_the_drafter_alone_drafts(method):
     target = load_model("builtin:target")
     alone = TransformerDrafter(TransformerConfig(model="builtin:drafter"), target.info())
     prompt = "import os\nfrom pathlib import Path\n\n\ndef main(argv):\n"
     texts = []
-    for drafter in (alone, translated(alone, target.info())):
+    for drafter in (alone, translated(alone, target.info(), method)):
         decoder = Decoder(target, drafter, gamma=4, temperature=0, strict=True)
         texts.append(decoder.generate([prompt], max_new_tokens=60))
     (one, other) = texts
