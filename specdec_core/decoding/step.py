@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from time import perf_counter
 
-import torch
 from torch import Tensor
 
+from specdec_core.decoding.decision import Verified, cut
 from specdec_core.decoding.drafting.proposer import Proposer
 from specdec_core.decoding.drafting.validation import copied
 from specdec_core.decoding.metrics import Metrics, Tally
 from specdec_core.decoding.row import Row
 from specdec_core.decoding.stopping import StopRule
 from specdec_core.decoding.tokens import TokenView
-from specdec_core.decoding.verifier import Verified, Verifier, cut
+from specdec_core.decoding.verifier import Verifier
 from specdec_core.interface import LAST_HIDDEN, Outcome, Proposal, StepReport
-from specdec_core.models import ModelSession, inference_only
+from specdec_core.models import ModelSession, inference_only, uploaded
 from specdec_core.sampling.constraints import Constraints
 
 
@@ -192,8 +192,8 @@ class Batch:
         new = [() if row.reason else self._extend(n, verified.tokens(n)) for n, row in enumerate(self.rows)]
         if self._target.hidden is not None:
             # The next token, recovered or bonus, was predicted from the hidden state of the last accepted one.
-            rows = torch.arange(len(new), device=verified.last.device)
-            self._hidden = self._target.hidden[rows, verified.last]
+            rows, columns = uploaded([[*range(len(new))], verified.last], self._target.hidden.device)
+            self._hidden = self._target.hidden[rows, columns]
         if verified.paths is not None:
             self._target.keep(verified.paths)
         self._target.rollback([len(row.tokens) - 1 for row in self.rows])

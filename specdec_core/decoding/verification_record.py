@@ -11,11 +11,10 @@ from torch import Tensor
 from specdec_core.interface import Dense, PointMass, Proposal, Sparse
 from specdec_core.interface.outcome import DraftTest, Verification
 from specdec_core.interface.proposal import Distribution
-from specdec_core.sampling.logits import argmax
 from specdec_core.verification import dense
 
 if TYPE_CHECKING:
-    from specdec_core.decoding.verifier import Verified
+    from specdec_core.decoding.decision import Verified
 
 _TOP = 5
 """Tokens of a distribution that are kept."""
@@ -69,7 +68,7 @@ def _of_row(
         if taken:
             last, left = node, p[node + 1]
         elif algorithm_1 and numbers:
-            left = _residual(left, q, x)
+            left = _residual(left, q)
     drawn = tuple((token, share) for token, share, _ in _top(left, torch.zeros_like(left), verified.token[row]))
     return Verification(tuple(tests), numbers[row][-1] if numbers else None, drawn, algorithm_1)
 
@@ -85,12 +84,10 @@ def _q(proposal: Proposal, row: int, node: int, vocab_size: int) -> Tensor:
     return dense(q, proposal.tokens[at], vocab_size)[0, 0].float()
 
 
-def _residual(p: Tensor, q: Tensor, x: int) -> Tensor:
-    """Return norm(max(0, p - q)); where it is 0, p equals q up to rounding and x is kept, unless p excludes it."""
+def _residual(p: Tensor, q: Tensor) -> Tensor:
+    """Return norm(max(0, p - q)); p where nothing is left, as p equals q up to rounding."""
     weights = (p - q).clamp(min=0)
-    if weights.sum() > 0:
-        return weights / weights.sum()
-    return torch.zeros_like(p).index_fill(0, torch.tensor(x if p[x] > 0 else int(argmax(p))), 1.0)
+    return weights / weights.sum() if weights.sum() > 0 else p
 
 
 def _top(p: Tensor, q: Tensor, x: int) -> tuple[tuple[int, float, float], ...]:

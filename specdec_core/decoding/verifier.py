@@ -10,14 +10,22 @@ from __future__ import annotations
 
 import reprlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
 
-from specdec_core.decoding.decision import UNIT, CapturedDecision, decide, fetched_parts, parts_to_fetch
+from specdec_core.decoding.decision import (
+    Best,
+    CapturedDecision,
+    Checked,
+    Verified,
+    decide,
+    fetched_parts,
+    parts_to_fetch,
+    read,
+)
 from specdec_core.decoding.drafting.tree_draft import all_paths
+from specdec_core.decoding.drafting.validation import FINE
 from specdec_core.decoding.guard.guarded_rule import GuardedRule
 from specdec_core.decoding.guard.plugin_guard import PluginGuard, opened
 from specdec_core.decoding.row import Row
@@ -44,42 +52,6 @@ from specdec_core.verification import AcceptanceResult
 
 _LEAST_LENIENCE = float(torch.finfo(torch.float32).tiny)
 """Smaller numbers are 0 where drafts are verified."""
-
-
-@dataclass(frozen=True)
-class Verified:
-    """The outcome of verification, fetched from the device; a list entry per row.
-
-    Attributes:
-        lengths: Number of draft tokens; 0 in all rows if the draft turned out to be wrong.
-        draft: The draft tokens.
-        accepted: n of Algorithm 1.
-        token: The recovered or bonus token.
-        deviation: What lenience costs at each draft token; empty where l = 1.
-        parents: The parent of each draft token; None for lines.
-        paths: The numbers of the accepted draft tokens; None for lines.
-        last: `[B]` int64 on the device, the column of logits that the next token was drawn from.
-    """
-
-    lengths: tuple[int, ...]
-    draft: list[list[int]]
-    accepted: list[int]
-    token: list[int]
-    deviation: list[list[float]]
-    parents: list[list[int]] | None
-    paths: list[list[int]] | None
-    last: Tensor
-
-    def tokens(self, row: int) -> list[int]:
-        """Return the accepted tokens of a row and the one that follows them."""
-        draft = self.draft[row]
-        accepted = draft[: self.accepted[row]] if self.paths is None else [draft[node] for node in self.paths[row]]
-        return [*accepted, self.token[row]]
-
-
-Checked: TypeAlias = tuple[list[int], list[int], Verified]
-"""What is wrong with the draft, or nothing if nothing can be; whether each token was drawn from a distribution, or
-the codes of `GuardedRule`; and the rest."""
 
 
 class Verifier:
@@ -148,7 +120,7 @@ class Verifier:
         Args:
             rows: The sequences.
             proposal: The draft `[B, K]`, on the device of the target.
-            faults: `[B]` int64, what is wrong with the draft; None if nothing can be.
+            faults: `[B, K]`, a code of `validation` for each position; None if nothing can be wrong.
             target: The target's cached forward pass.
             uncached: For each row, its committed tokens that the target has not read.
 
@@ -164,13 +136,13 @@ class Verifier:
             fault, sound, verified = self._fetch(proposal, answer, faults)
         else:
             logits, (fault, sound, verified) = captured
-        if any(fault):
-            self._reject(max(fault))
+        if fault != FINE:
+            self._reject(fault)
             proposal, logits, lenience = Proposal.empty(len(rows), logits.device), logits[:, :1], None
             numbers = self._numbers(rows, proposal)
             answer, self._p = self._accept(rows, proposal, logits, None, numbers)
             _, sound, verified = self._fetch(proposal, answer, None)
-        instead = self._rule.instead(sound, [row.reason is not None for row in rows])
+        instead = self._rule.instead(verified, sound, [row.reason is not None for row in rows])
         if instead is not None:
             _, sound, verified = self._fetch(proposal, instead, None)
         for index, (row, is_sound) in enumerate(zip(rows, sound, strict=True)):
@@ -217,7 +189,7 @@ class Verifier:
         logits: Tensor,
         lenience: list[list[float]] | None,
         numbers: list[list[float]],
-    ) -> tuple[AcceptanceResult, Tensor | None]:
+    ) -> tuple[AcceptanceResult | Best, Tensor | None]:
         """Apply the acceptance rule, with each row's own lenience and random numbers; see `decide`."""
         device = logits.device
         return decide(
@@ -228,6 +200,7 @@ class Verifier:
             None if lenience is None else uploaded(lenience, device),
             lambda: uploaded(numbers, device, torch.float64),
             _prefixes(rows, proposal) if self._to_probs.needs_prefix else None,
+            algorithm_1=self._rule.algorithm_1,
         )
 
     def _replay(
@@ -242,7 +215,7 @@ class Verifier:
         """Run the target and apply Algorithm 1 in one captured function.
 
         Returns:
-            Logits `[B, K + 1, V]`, and what `_read` returns; None where it has to be done eagerly.
+            Logits `[B, K + 1, V]`, and what `read` returns; None where it has to be done eagerly.
         """
         if not target.decides:
             return None
@@ -254,7 +227,7 @@ class Verifier:
         tensors = [proposal.q.probabilities] if isinstance(proposal.q, Dense) else []
         dense = bool(tensors)
         if faults is not None:
-            tensors.append(faults[:, None].expand(-1, width))
+            tensors.append(faults)
         known = [[[row[-1], *row[:-1]] for row in numbers]] if numbers else []
         known += [] if lenience is None else [lenience]
         function = CapturedDecision(self._to_probs.settings, dense, faults is not None, lenience is not None)
@@ -265,7 +238,7 @@ class Verifier:
         logits, (whole, *p) = found
         self._p = p[0][:, : width + 1] if p else None
         self._path = None
-        return logits, self._read(function.fetched_parts(whole), proposal.lengths, whole[:, 0])
+        return logits, read(function.fetched_parts(whole), proposal.lengths)
 
     def _why_eager(self, proposal: Proposal) -> str | None:
         """Return why a draft cannot be verified in a captured function, or None."""
@@ -294,34 +267,10 @@ class Verifier:
             numbers[width] = numbers[n]  # r beyond a draft is never used
         return drawn
 
-    def _fetch(self, proposal: Proposal, result: AcceptanceResult, faults: Tensor | None) -> Checked:
+    def _fetch(self, proposal: Proposal, result: AcceptanceResult | Best, faults: Tensor | None) -> Checked:
         """Fetch the result from the device: the one synchronization of a step."""
-        self._path = None if proposal.parents is None else result.path
-        last = result.accepted
-        if self._path is not None:
-            last = _columns(self._path).gather(1, last[:, None])[:, 0]
-        return self._read(fetched_parts(parts_to_fetch(proposal, result, faults)), proposal.lengths, last)
-
-    def _read(self, parts: Sequence[Any], lengths: tuple[int, ...], last: Tensor) -> Checked:
-        """Return what was decided.
-
-        Args:
-            parts: Those of `parts_to_fetch`, fetched.
-            lengths: Number of draft tokens of each row.
-            last: See `Verified`.
-        """
-        accepted, token, sound, draft, faults, costs, parents, paths = parts
-        verified = Verified(
-            lengths=lengths,
-            draft=cut(draft, lengths),
-            accepted=accepted,
-            token=token,
-            deviation=[] if costs is None else [[UNIT * one for one in row] for row in cut(costs, lengths)],
-            parents=None if parents is None or paths is None else cut(parents, lengths),
-            paths=None if paths is None else cut(paths, accepted),
-            last=last,
-        )
-        return faults or [], sound, verified
+        self._path = None if proposal.parents is None or isinstance(result, Best) else result.path
+        return read(fetched_parts(parts_to_fetch(proposal, result, faults)), proposal.lengths)
 
     def _next_lenience(self, width: int) -> list[list[float]] | None:
         """Return l of each position of a draft of this width, `[B][width]`; None where all are 1."""
@@ -343,11 +292,6 @@ class Verifier:
                 "number in (0, 1] or a sequence of them. The last valid lenience is used."
             )
         return rows
-
-
-def cut(rows: Sequence[list[int]], lengths: Sequence[int]) -> list[list[int]]:
-    """Return the first `lengths[b]` entries of each row b."""
-    return [row[:length] for row, length in zip(rows, lengths, strict=True)]
 
 
 def _columns(path: Tensor) -> Tensor:

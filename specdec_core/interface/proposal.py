@@ -52,7 +52,7 @@ class ProposalOrigin:
 
     Attributes:
         step: The step in which it drew all tokens from logits; None if it did not.
-        lengths: In a captured step, whose replays differ in `Proposal.lengths`: these on the device, `[B]` int64.
+        lengths: `Proposal.lengths` on the device, `[B]` int64. Replays of a captured step differ in them.
         captured: Whether the tensors are outputs of a captured draft: each replay writes to the same memory.
     """
 

@@ -103,14 +103,19 @@ def draw(weights: Tensor, uniforms: Tensor) -> Tensor:
 
 def draw_with_total(weights: Tensor, uniforms: Tensor) -> tuple[Tensor, Tensor]:
     """Draw as `draw`; also return the sum of each row's weights, `[B]` float64 (NaN if any weight is NaN)."""
+    index, total = invert(weights, uniforms)
+    return index.clamp(max=weights.shape[1] - 1), total
+
+
+def invert(weights: Tensor, uniforms: Tensor) -> tuple[Tensor, Tensor]:
+    """Draw as `draw_with_total`, but return V where all weights of a row are zero, or any is NaN."""
     if weights.device.type == "cpu" and weights.shape[1] >= _LARGE:
         tokens, totals = zip(*map(draw_from_row, weights.numpy(), uniforms.tolist()), strict=True)
         return torch.tensor(tokens), torch.tensor(totals, dtype=torch.float64)
     sums = weights.cumsum(dim=-1, dtype=torch.float64)
     total = sums[:, -1]
     # u <= 1 - 2**-52, so that u * total rounds to less than the total and an index is found.
-    index = torch.searchsorted(sums, (uniforms * total)[:, None], right=True)[:, 0]
-    return index.clamp_(max=weights.shape[1] - 1), total
+    return torch.searchsorted(sums, (uniforms * total)[:, None], right=True)[:, 0], total
 
 
 def draw_from_row(weights: NDArray[np.floating], uniform: float) -> tuple[int, float]:

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specdec_core.decoding.drafting.proposer import Proposer
+from specdec_core.decoding.drafting.validation import FINE, worst
 from specdec_core.decoding.tokens import TokenView
 from specdec_core.interface import Outcome
 
@@ -52,10 +53,10 @@ class Request:
         """
         self._commit(text[len(self._tokens) :].tolist())
         proposal, faults = self._proposer.propose(self._view, [room])
-        fault = 0 if faults is None else int(faults[0])
-        if fault:
+        fault = FINE if faults is None else worst(faults.tolist(), proposal.lengths)
+        if fault != FINE:
             self._proposer.reject(fault)
-        self._draft = [] if fault else proposal.tokens[0, : proposal.lengths[0]].tolist()
+        self._draft = [] if fault != FINE else proposal.tokens[0, : proposal.lengths[0]].tolist()
         return self._draft
 
     def close(self) -> None:

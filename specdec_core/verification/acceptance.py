@@ -12,14 +12,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from specdec_core.interface import AcceptanceResult, AcceptanceRule, Proposal
+from specdec_core.interface import AcceptanceResult, AcceptanceRule, PointMass, Proposal
 from specdec_core.interface.rules import TokenRuleConfig
-from specdec_core.sampling.generators import draw_with_total
 from specdec_core.sampling.logits import argmax
 from specdec_core.verification.distributions import at_positions, density, residual
-from specdec_core.verification.drawing import count_accepted, draw_next, lengths_of
+from specdec_core.verification.drawing import count_accepted, draw_next, rejection, with_lengths
 from specdec_core.verification.lenience import variation, within_greedy_lenience
-from specdec_core.verification.on_cpu import accept_greedy_on_cpu, accept_on_cpu, supported
+from specdec_core.verification.on_cpu import accept_on_cpu, supported
 from specdec_core.verification.tree_acceptance import accept_tree, accept_tree_greedy
 
 
@@ -45,21 +44,21 @@ def accept(proposal: Proposal, p: Tensor, lenience: Tensor | None, uniforms: Ten
     """
     batch, width = proposal.tokens.shape
     if width == 0:
-        token, total = draw_with_total(p[:, 0], uniforms[:, 0])
-        return AcceptanceResult(torch.zeros_like(token), token, total > 0)
+        token, sound = draw_next(p[:, 0], uniforms[:, 0])
+        return AcceptanceResult(torch.zeros_like(token), token, sound)
 
+    proposal = with_lengths(proposal)
     p_x = p.gather(2, proposal.tokens[..., None])[..., 0]
-    q_x = density(proposal.q, proposal.tokens)
+    q_x = None if isinstance(proposal.q, PointMass) else density(proposal.q, proposal.tokens)
     if lenience is not None:
         lenience = lenience if lenience.dim() == 2 else lenience[:, None].expand(batch, width)
-        q_x = lenience * q_x
-    accepted = count_accepted(uniforms[:, :width] * q_x < p_x, proposal)
+        q_x = lenience if q_x is None else lenience * q_x
+    r = uniforms[:, :width]
+    accepted = count_accepted((r if q_x is None else r * q_x) < p_x, proposal)
 
-    rejected_at = accepted.clamp(max=width - 1)
-    x = at_positions(proposal.tokens, rejected_at)
     p_next = at_positions(p, accepted)  # [B, V]
-    weights = residual(p_next, proposal.q, x, rejected_at, accepted < lengths_of(proposal))
-    token, sound = draw_next(weights, p_next, x, uniforms[:, width])
+    weights = residual(p_next, proposal, accepted.clamp(max=width - 1), rejection(accepted, proposal))
+    token, sound = draw_next(weights, uniforms[:, width])
     return AcceptanceResult(accepted, token, sound, None if lenience is None else variation(proposal, p, lenience))
 
 
@@ -112,6 +111,4 @@ class SpeculativeSampling(AcceptanceRule):
         """Verify by `accept_greedy`, a tree by `accept_tree_greedy`."""
         if proposal.parents is not None:
             return accept_tree_greedy(proposal, scores)
-        if supported(proposal, scores, lenience):
-            return accept_greedy_on_cpu(proposal, scores)
         return accept_greedy(proposal, scores, lenience)

@@ -8,7 +8,7 @@ from torch import Tensor
 from specdec_core.interface import AcceptanceResult, PointMass, Proposal, Sparse
 from specdec_core.sampling.logits import argmax
 from specdec_core.verification.distributions import at_positions, dense, residual
-from specdec_core.verification.drawing import count_accepted, draw_next, lengths_of
+from specdec_core.verification.drawing import count_accepted, draw_next, rejection, with_lengths
 
 
 def accept_allowed(proposal: Proposal, p: Tensor, allowed: Tensor, uniforms: Tensor) -> AcceptanceResult:
@@ -36,16 +36,16 @@ def accept_allowed(proposal: Proposal, p: Tensor, allowed: Tensor, uniforms: Ten
     Returns:
         The result, with the deviation E of each position.
     """
+    proposal = with_lengths(proposal)
     width = proposal.tokens.shape[1]
     passes = allowed.gather(2, proposal.tokens[..., None])[..., 0]
     accepted = count_accepted(passes, proposal)
     checked = accepted.clamp(max=width - 1)
-    p_next, x = at_positions(p, accepted), at_positions(proposal.tokens, checked)
-    rejected = accepted < lengths_of(proposal)
+    p_next = at_positions(p, accepted)
     # max(0, p - a q) is max(0, p - q) where a token is allowed, and p elsewhere.
-    less = residual(p_next, proposal.q, x, checked, rejected)
-    weights = torch.where(at_positions(allowed, checked) & rejected[:, None], less, p_next)
-    token, sound = draw_next(weights, p_next, x, uniforms[:, width])
+    less = residual(p_next, proposal, checked, rejection(accepted, proposal))
+    weights = torch.where(at_positions(allowed, checked), less, p_next)
+    token, sound = draw_next(weights, uniforms[:, width])
     # NaN in p is not the rule's concern: decoding reports it where a text gets there.
     deviation = _excess(proposal, p[:, :width], allowed).nan_to_num(nan=0.0)
     return AcceptanceResult(accepted, token, sound, deviation)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from specdec_core.interface import Dense, PointMass
+from specdec_core.interface import Dense, PointMass, Proposal
 from specdec_core.interface.proposal import Distribution
 
 
@@ -27,35 +27,45 @@ def density(q: Distribution, tokens: Tensor) -> Tensor:
     return (q.probabilities[:, :width] * (q.ids[:, :width] == tokens[..., None])).sum(dim=2)
 
 
-def residual(p: Tensor, q: Distribution, token: Tensor, position: Tensor, rejected: Tensor) -> Tensor:
+_NOTHING_LEFT = 2.0**-100
+"""The share of p in a residual: lost in rounding, unless nothing else is left."""
+
+
+def residual(p: Tensor, proposal: Proposal, position: Tensor | int, rejected: Tensor) -> Tensor:
     """Return `max(0, p - q)` at one position of each sequence, not normalized, or p where nothing was rejected.
 
+    Where p equals q up to rounding, nothing is left; the result is then p itself, not normalized either.
+
     Args:
-        p: `[B, V]`, the target's distribution at that position.
-        q: The distributions of the whole draft.
-        token: `[B]` int64, the draft token at that position.
-        position: `[B]` int64, the position in the draft.
-        rejected: `[B]` bool; where False, the result is p.
+        p: `[B, V]` float32, the target's distribution at that position.
+        proposal: The draft `[B, K]`, with q in any form.
+        position: `[B]` int64, the position in the draft; or a number for all.
+        rejected: `[B]` float32 or bool; where 0, the result is p.
 
     Returns:
         `[B, V]` weights.
     """
-    share = rejected.to(p.dtype)[:, None]
+    q, share = proposal.q, rejected.to(p.dtype)[:, None]
     if isinstance(q, PointMass):
-        return p.scatter_add(1, token[:, None], -share).clamp_(min=0)
+        x = at_positions(proposal.tokens, position)[:, None]
+        return p.scatter_reduce(1, x, 1 - share, "prod").add_(p, alpha=_NOTHING_LEFT)
     q_at = at_positions(q.probabilities, position).to(p.dtype)
     if isinstance(q, Dense):
-        return torch.addcmul(p, share, q_at, value=-1).clamp_(min=0)
-    return p.scatter_add(1, at_positions(q.ids, position), -share * q_at).clamp_(min=0)
+        left = torch.addcmul(p, share, q_at, value=-1)
+    else:
+        left = p.scatter_add(1, at_positions(q.ids, position), -share * q_at)
+    return left.clamp_(min=0).add_(p, alpha=_NOTHING_LEFT)
 
 
-def at_positions(values: Tensor, positions: Tensor) -> Tensor:
+def at_positions(values: Tensor, positions: Tensor | int) -> Tensor:
     """Return the values `[B, ...]` at one position of each sequence; may be a view.
 
     Args:
         values: `[B, K, ...]`.
-        positions: `[B]` int64, from 0 to K - 1.
+        positions: `[B]` int64, from 0 to K - 1; or a number for all.
     """
+    if isinstance(positions, int):
+        return values[:, positions]
     if len(positions) == 1 and positions.device.type == "cpu":
         return values[:, int(positions)]  # elsewhere, asking would wait for the device
     index = positions.view(-1, *[1] * (values.dim() - 1)).expand(-1, 1, *values.shape[2:])

@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
 from specdec_core.interface import Proposal
 from specdec_core.models.device import moved, uploaded
-from specdec_core.sampling.generators import draw_with_total
-from specdec_core.sampling.logits import argmax
+from specdec_core.sampling.generators import invert
 
 
-def lengths_of(proposal: Proposal) -> Tensor:
-    """Return the length of each draft, `[B]` int64 on the device of the tokens."""
+def with_lengths(proposal: Proposal) -> Proposal:
+    """Return a draft whose lengths, if they differ, are on the device: else each that needs them copies them."""
+    if not ragged(proposal):
+        return proposal
+    lengths = lengths_of(proposal)
+    assert isinstance(lengths, Tensor)
+    return proposal.made_by_core(replace(proposal.origin, lengths=lengths))
+
+
+def lengths_of(proposal: Proposal) -> Tensor | int:
+    """Return the length of each draft, `[B]` int64 on the device of the tokens; a number if all have the same."""
+    if not ragged(proposal):
+        return proposal.tokens.shape[1]
     known = proposal.origin.lengths
     return uploaded(proposal.lengths, proposal.tokens.device) if known is None else known
 
@@ -27,7 +39,7 @@ def drafted(proposal: Proposal) -> Tensor:
 
 def ragged(proposal: Proposal) -> bool:
     """Return whether drafts differ in length, or may in another replay of a captured step."""
-    return proposal.origin.lengths is not None or min(proposal.lengths) < proposal.tokens.shape[1]
+    return proposal.origin.lengths is not None or min(proposal.lengths, default=0) < proposal.tokens.shape[1]
 
 
 def count_accepted(verdicts: Tensor, proposal: Proposal) -> Tensor:
@@ -40,27 +52,32 @@ def count_accepted(verdicts: Tensor, proposal: Proposal) -> Tensor:
     Returns:
         `[B]` int64.
     """
-    if ragged(proposal):
-        verdicts = verdicts & drafted(proposal)
-    return verdicts.cumprod(dim=1).sum(dim=1)
+    accepted = verdicts.cumprod(dim=1).sum(dim=1)
+    lengths = lengths_of(proposal)
+    return accepted if isinstance(lengths, int) else torch.minimum(accepted, lengths)
 
 
-def draw_next(weights: Tensor, p: Tensor, drafted: Tensor, uniforms: Tensor) -> tuple[Tensor, Tensor]:
+def rejection(accepted: Tensor, proposal: Proposal) -> Tensor:
+    """Return 1 for each sequence in which a draft token was rejected, and 0 for the others, `[B]` float32.
+
+    Args:
+        accepted: `[B]` int64, the number of accepted draft tokens.
+        proposal: The draft.
+    """
+    found = torch.empty(accepted.shape, device=accepted.device)
+    return torch.lt(accepted, lengths_of(proposal), out=found)  # one launch, where a conversion is another
+
+
+def draw_next(weights: Tensor, uniforms: Tensor) -> tuple[Tensor, Tensor]:
     """Draw the token that follows the accepted ones.
 
     Args:
         weights: `[B, V]` float, not negative and not normalized: what the token is drawn from.
-        p: `[B, V]` float32, the target's distribution after the accepted tokens.
-        drafted: `[B]` int64, the draft token there; any where all are accepted.
         uniforms: `[B]` float64, the numbers that draw.
 
     Returns:
-        The token `[B]` int64, and `[B]` bool: False where it could not be drawn because the weights hold NaN.
+        The token `[B]` int64, and `[B]` bool: False where it could not be drawn, because the weights hold NaN or
+        are all 0. The token then means nothing, and may be V.
     """
-    token, total = draw_with_total(weights, uniforms)
-    if token.device.type == "cpu" and total.all():
-        return token, total >= 0  # nearly always; elsewhere, asking would wait for the device
-    # A residual is 0 where p equals q up to rounding; the draft token itself is then a draw from p. If p excludes
-    # it, however small its q is, the most probable token replaces it.
-    fallback = torch.where(p.gather(1, drafted[:, None])[:, 0] > 0, drafted, argmax(p))
-    return torch.where(total == 0, fallback, token), total >= 0
+    token, total = invert(weights, uniforms)
+    return token, total > 0

@@ -24,10 +24,9 @@ import torch
 from torch import Tensor
 
 from specdec_core.interface import AcceptanceResult, Proposal
-from specdec_core.sampling.generators import draw_with_total
 from specdec_core.sampling.logits import argmax
 from specdec_core.verification.distributions import density, residual
-from specdec_core.verification.drawing import lengths_of
+from specdec_core.verification.drawing import drafted, draw_next, ragged
 
 
 def accept_tree(proposal: Proposal, p: Tensor, uniforms: Tensor) -> AcceptanceResult:
@@ -44,29 +43,22 @@ def accept_tree(proposal: Proposal, p: Tensor, uniforms: Tensor) -> AcceptanceRe
         finite.
     """
     width = proposal.tokens.shape[1]
-    q_x = density(proposal.q, proposal.tokens)
-    left = p[:, 0].clone()  # what the next child meets, `[B, V]`
-    every = torch.arange(len(left), device=p.device)
+    numbers = uniforms[:, :width] * density(proposal.q, proposal.tokens)
+    left = p[:, 0]  # what the next child meets, `[B, V]`
 
     def test(node: int, here: Tensor) -> Tensor:
         nonlocal left
-        x = proposal.tokens[:, node]
-        p_x = left.gather(1, x[:, None])[:, 0]
-        taken = here & (uniforms[:, node] * q_x[:, node] < p_x)
-        rejected = here & ~taken
-        position = torch.full_like(every, node)
-        weights = residual(left, proposal.q, x, position, rejected)
-        total = weights.sum(dim=1, keepdim=True)
-        # The residual is 0 where p equals q up to rounding; x itself is then a draw from p, unless p excludes it.
-        certain = torch.where(p_x > 0, x, argmax(left))
-        alone = torch.zeros_like(weights).scatter_(1, certain[:, None], 1.0)
-        after = torch.where(total == 0, alone, weights / total)
+        p_x = left.gather(1, proposal.tokens[:, node : node + 1])[:, 0]
+        taken = here & (numbers[:, node] < p_x)
+        rejected = here ^ taken
+        weights = residual(left, proposal, node, rejected)
+        after = weights / weights.sum(dim=1, keepdim=True)
         left = torch.where(taken[:, None], p[:, node + 1], torch.where(rejected[:, None], after, left))
         return taken
 
     accepted, path, _ = _follow(proposal, test)
-    token, total = draw_with_total(left, uniforms[:, width])
-    return AcceptanceResult(accepted, token, total > 0, path=path)
+    token, sound = draw_next(left, uniforms[:, width])
+    return AcceptanceResult(accepted, token, sound, path=path)
 
 
 def accept_tree_greedy(proposal: Proposal, scores: Tensor) -> AcceptanceResult:
@@ -100,19 +92,22 @@ def _follow(proposal: Proposal, test: Callable[[int, Tensor], Tensor]) -> tuple[
     assert proposal.parents is not None
     parents, device = proposal.parents, proposal.tokens.device
     batch, width = proposal.tokens.shape
-    lengths = lengths_of(proposal)
+    if ragged(proposal):
+        parents = torch.where(drafted(proposal), parents, _NOBODY)
     last = torch.full((batch,), -1, device=device)
-    accepted = torch.zeros(batch, dtype=torch.long, device=device)
-    path = torch.zeros(batch, width, dtype=torch.long, device=device)
-    rows = torch.arange(batch, device=device)
+    rejected = torch.ones(batch, width, dtype=torch.bool, device=device)
     for node in range(width):
-        here = (parents[:, node] == last) & (node < lengths)
+        here = parents[:, node] == last
         if device.type == "cpu" and not here.any():
             continue  # most nodes; elsewhere, asking would wait for the device
         taken = test(node, here)
-        path[rows, accepted.clamp(max=width - 1)] = torch.where(
-            taken, node, path[rows, accepted.clamp(max=width - 1)]
-        )
-        accepted = accepted + taken
-        last = torch.where(taken, node, last)
-    return accepted, path, last
+        rejected[:, node] = ~taken
+        last.masked_fill_(taken, node)
+    # Nodes come after their parents, so that those of a path are in its order.
+    path = rejected.byte().argsort(dim=1, stable=True)
+    accepted = width - rejected.sum(dim=1)
+    return accepted, path.masked_fill_(torch.arange(width, device=device) >= accepted[:, None], 0), last
+
+
+_NOBODY = -2
+"""The parent of the columns beyond the nodes of a row."""

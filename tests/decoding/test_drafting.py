@@ -15,6 +15,7 @@ from specdec_core.decoding.drafting.validation import (
     BAD_SUM,
     BAD_TOKEN,
     validate,
+    worst,
 )
 from specdec_core.interface import Candidates, Dense, PluginError, PointMass, Proposal, Sparse
 from specdec_core.interface.settings import SamplingSettings
@@ -355,7 +356,8 @@ def test_a_drawn_id_that_was_overwritten_does_not_crash_the_target():
     made = recorder(budget=(1, 1, 1))
     made.sample(logits_of(ROWS[0]))
     proposal = made.proposal()
-    proposal.tokens.fill_(V)
+    with torch.inference_mode():  # as in a step
+        proposal.tokens.fill_(V)
     checked, _ = validate(proposal, (1, 1, 1), V, CPU, recorded=made.made(proposal))
     assert checked.tokens.max() < V
 
@@ -496,7 +498,7 @@ def test_a_valid_sparse_q_passes_validation():
     ],
 )
 def test_an_invalid_sparse_q_is_detected(change, code):
-    assert judged(sparse(change))[1].tolist() == [code]
+    assert worst(judged(sparse(change))[1].tolist(), (2,)) == code
 
 
 def test_values_beyond_the_draft_are_not_validated():

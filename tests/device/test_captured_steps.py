@@ -216,8 +216,8 @@ def test_a_draft_is_read_where_its_own_model_has_written_it(device, seen):
 def test_a_decision_that_waits_is_not_captured(device, monkeypatch):
     run = decision.decide
 
-    def waiting(*arguments):
-        result, p = run(*arguments)
+    def waiting(*arguments, **rest):
+        result, p = run(*arguments, **rest)
         result.token[0].item()
         return result, p
 

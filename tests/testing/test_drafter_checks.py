@@ -6,9 +6,9 @@ from types import SimpleNamespace
 
 import pytest
 
+from specdec_core.decoding import decision
 from specdec_core.testing import CheckFailure, DrafterSubject
 from specdec_core.testing.checks import drafter_decoding as decoding
-from specdec_core.verification import SpeculativeSampling, accept_greedy
 from tests.testing.defects.healthy import Deterministic
 
 SUBJECT = DrafterSubject(Deterministic)
@@ -16,12 +16,11 @@ SUBJECT = DrafterSubject(Deterministic)
 
 @pytest.mark.parametrize("check", [decoding.greedy_equals_baseline, decoding.inside_hierarchy])
 def test_a_core_that_accepts_every_greedy_draft_fails(monkeypatch, check):
-    def accept_all(self, proposal, scores, lenience):
-        best = scores.clone()
-        best[:, :-1].scatter_(2, proposal.tokens[..., None], float(scores.max()) + 1)
-        return accept_greedy(proposal, best, lenience)
+    def accept_all(best, bits, draft, parents, lengths, given=decision._followed):
+        rows = zip(draft, best, lengths, strict=True)
+        return given([[*own[:n], *row[n:]] for own, row, n in rows], bits, draft, parents, lengths)
 
-    monkeypatch.setattr(SpeculativeSampling, "greedy", accept_all)
+    monkeypatch.setattr(decision, "_followed", accept_all)
     with pytest.raises(CheckFailure, match="the baseline's tokens"):
         check(SUBJECT)
 

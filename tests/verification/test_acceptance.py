@@ -132,10 +132,10 @@ def test_the_residual_of_a_sparse_q_is_that_of_the_same_dense_q():
     p = torch.softmax(torch.randn(3, 20, generator=torch.Generator().manual_seed(1)), dim=1)
     share = torch.tensor([1.0, 0.4, 0.0])
     whole = dense(q, tokens, 20)
-    found = residual(p, q, tokens[:, 0], position, share)
+    found = residual(p, Proposal(tokens, (2,) * 3, q), position, share)
     expected = (p - share[:, None] * whole[torch.arange(3), position]).clamp(min=0)
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-7)
-    assert torch.equal(found == 0, expected == 0)
+    assert torch.equal(found < 1e-20, expected == 0)
     torch.testing.assert_close(found[2], p[2])
 
 
@@ -200,16 +200,17 @@ def test_an_empty_proposal_draws_from_p():
     assert chisquare(counts[:4], P[0, :4].double() / P[0].double().sum() * N).pvalue > 1e-4
 
 
-def test_without_a_residual_the_draft_token_is_the_recovered_one():
+def test_without_a_residual_the_recovered_token_is_drawn_from_p():
     # p and q equal as far as floats can tell, and a comparison that rounding turned to a rejection.
-    tokens = torch.tensor([[3]])
-    q = Dense(P[:1, None] * (1 + 1e-6))
-    verdict = accept(
-        Proposal(tokens, (1,), q), P[:1].expand(1, 2, V), torch.ones(1), torch.full((1, 2), MAX_UNIFORM)
-    )
-    assert verdict.accepted.item() == 0
-    assert verdict.token.item() == 3
-    assert verdict.sound.item()
+    q = Dense((P[0] * (1 + 1e-6)).expand(N, 1, V))
+    numbers = uniforms(N, 2)
+    numbers[:, 0] = MAX_UNIFORM
+    verdict = accept(Proposal(torch.full((N, 1), 3), (1,) * N, q), P[0].expand(N, 2, V), None, numbers)
+    assert not verdict.accepted.any()
+    assert verdict.sound.all()
+    counts = torch.bincount(verdict.token, minlength=V)
+    assert chisquare(counts[:4], P[0, :4].double() / P[0].double().sum() * N).pvalue > 1e-4
+    assert counts[4] == 0
 
 
 @pytest.mark.parametrize("form", ["dense", "sparse"])

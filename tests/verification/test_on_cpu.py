@@ -7,8 +7,8 @@ import torch
 
 from specdec_core.interface import Dense, PointMass, Proposal, Sparse
 from specdec_core.sampling.generators import MAX_UNIFORM
-from specdec_core.verification import accept, accept_greedy
-from specdec_core.verification.on_cpu import accept_greedy_on_cpu, accept_on_cpu
+from specdec_core.verification import accept
+from specdec_core.verification.on_cpu import accept_on_cpu
 
 B, K = 200, 3
 
@@ -83,18 +83,3 @@ def test_an_empty_proposal():
     _, p, uniforms = case(300, "dense")
     empty = Proposal.empty(B)
     assert_equal(accept_on_cpu(empty, p[:, :1], uniforms[:, :1]), accept(empty, p[:, :1], None, uniforms[:, :1]))
-
-
-@pytest.mark.parametrize("vocab", [7, 300])
-def test_greedy(vocab):
-    proposal, p, _ = case(vocab, "point")
-    scores = p.clamp(min=1e-9).log()
-    best = scores.argmax(2)[:, :K]
-    proposal.tokens[::2] = best[::2]
-    proposal.tokens[::3, 0] = best[::3, 0]
-    scores[3::7, 2, 4] = torch.nan
-    scores[4::7, 0] = -torch.inf
-    expected = accept_greedy(proposal, scores, None)
-    assert set(expected.accepted.tolist()) == {0, 1, 2, 3}
-    assert not expected.sound.all()
-    assert_equal(accept_greedy_on_cpu(proposal, scores), expected)

@@ -260,17 +260,17 @@ def test_comparing_tokens_equals_sampling_with_a_one_hot_p():
         assert fast.accepted.max() > 1
 
 
-def test_without_a_residual_the_draft_token_follows_and_siblings_after_it_are_compared_with_it():
+def test_without_a_residual_the_next_sibling_and_the_token_are_compared_with_p():
     # p and q equal as far as floats can tell, and a comparison that rounding turned to a rejection.
     p = torch.tensor([[[0.5, 0.25, 0.25]] * 4]).expand(2, 4, V)
     q = Dense(p[:, :3] * (1 + 1e-6))
-    tokens, parents = torch.tensor([[1, 1, 2], [1, 2, 2]]), torch.tensor([[-1, -1, -1]] * 2)
-    result = accept_tree(
-        Proposal(tokens, (3, 3), q, parents), p, torch.full((2, 4), MAX_UNIFORM, dtype=torch.float64)
-    )
+    tokens, parents = torch.tensor([[1, 1, 2]] * 2), torch.tensor([[-1, -1, -1]] * 2)
+    numbers = torch.full((2, 4), MAX_UNIFORM, dtype=torch.float64)
+    numbers[0, 1] = 0.9
+    result = accept_tree(Proposal(tokens, (3, 3), q, parents), p, numbers)
     assert result.accepted.tolist() == [1, 0]
-    assert result.path[0, 0] == 1  # the second sibling is what the first was
-    assert result.token[1] == 1
+    assert result.path[0, 0] == 1
+    assert result.token[1] == 2
     assert result.sound.all()
 
 

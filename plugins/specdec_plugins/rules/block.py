@@ -75,11 +75,9 @@ class BlockRule(AcceptanceRule):
         accepted = (passes * position).amax(dim=1)  # the last position that passes; 0 if none does
 
         rows = torch.arange(batch, device=p.device)
-        at = accepted.clamp(max=width - 1)
-        p_next, x = p[rows, accepted], proposal.tokens[rows, at]
-        scaled = p_next * kept[rows, accepted, None].to(p.dtype)
-        weights = residual(scaled, proposal.q, x, at, accepted < lengths[:, 0])
-        token, sound = draw_next(weights, p_next, x, uniforms[:, width])
+        scaled = p[rows, accepted] * kept[rows, accepted, None].to(p.dtype)
+        weights = residual(scaled, proposal, accepted.clamp(max=width - 1), accepted < lengths[:, 0])
+        token, sound = draw_next(weights, uniforms[:, width])
         return AcceptanceResult(accepted, token, sound)
 
     def greedy(self, proposal: Proposal, scores: Tensor, lenience: Tensor | None) -> AcceptanceResult:  # noqa: ARG002

@@ -49,8 +49,7 @@ class RejectionRule(AcceptanceRule):
         passes = uniforms[:, :width] * density(proposal.q, proposal.tokens) < share * p_x
         accepted = count_accepted(passes, proposal)
         rows = torch.arange(batch, device=p.device)
-        p_next, x = p[rows, accepted], proposal.tokens[rows, accepted.clamp(max=width - 1)]
-        token, sound = draw_next(p_next, p_next, x, uniforms[:, width])
+        token, sound = draw_next(p[rows, accepted], uniforms[:, width])
         return AcceptanceResult(accepted, token, sound)
 
     def greedy(self, proposal: Proposal, scores: Tensor, lenience: Tensor | None) -> AcceptanceResult:  # noqa: ARG002

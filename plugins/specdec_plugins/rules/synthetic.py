@@ -31,8 +31,7 @@ class SyntheticRule(AcceptanceRule):
         passes = (uniforms[:, :width] < rates) & ~p[:, :width].isnan().any(dim=2)
         accepted = count_accepted(passes, proposal)
         rows = torch.arange(len(accepted), device=p.device)
-        p_next, x = p[rows, accepted], proposal.tokens[rows, accepted.clamp(max=width - 1)]
-        token, sound = draw_next(p_next, p_next, x, uniforms[:, width])
+        token, sound = draw_next(p[rows, accepted], uniforms[:, width])
         # With every token allowed, this is the total variation of q from p.
         apart = accept_allowed(proposal, p, torch.ones_like(p[:, :width], dtype=torch.bool), uniforms)
         assert apart.deviation is not None

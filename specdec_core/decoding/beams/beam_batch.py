@@ -26,6 +26,7 @@ from specdec_core.decoding.beams.search import Continuations, Hypothesis
 from specdec_core.decoding.beams.tree_block import TreeBlock
 from specdec_core.decoding.drafting.proposer import Proposer
 from specdec_core.decoding.drafting.tree_draft import all_paths
+from specdec_core.decoding.drafting.validation import FINE, worst
 from specdec_core.decoding.metrics import Metrics, Tally
 from specdec_core.decoding.row import Row
 from specdec_core.decoding.tokens import TokenView
@@ -181,9 +182,11 @@ class BeamBatch:
         numbers = torch.cat([part.flatten() for part in parts]).cpu().numpy()
         sizes = np.cumsum([part.numel() for part in parts])[:-1]
         values, ids, tokens, parents, *fault = np.split(numbers, sizes)
-        if fault and fault[0].any():
-            # Its tree is legal all the same by now, so that reading it does no harm.
-            self._proposer.reject(int(fault[0].max()))
+        if faults is not None:
+            code = worst(fault[0].reshape(faults.shape).tolist(), block.proposal.lengths)
+            if code != FINE:
+                # Its tree is legal all the same by now, so that reading it does no harm.
+                self._proposer.reject(code)
         values = values.astype(np.int32).view(np.float32).reshape(batch, columns, -1)
         ids = ids.reshape(values.shape)
         starts = [len(prompt.nodes) - first for prompt in self.prompts]

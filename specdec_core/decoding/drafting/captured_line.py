@@ -10,7 +10,6 @@ from torch import Tensor
 
 from specdec_core.decoding.drafting.validation import check_recorded
 from specdec_core.interface import Dense, Proposal
-from specdec_core.interface.proposal import ProposalOrigin
 from specdec_core.interface.settings import SamplingSettings
 from specdec_core.sampling.generators import draw
 from specdec_core.sampling.logits import LogitsToProbs, argmax
@@ -42,20 +41,18 @@ class CapturedLine:
         q = to_probs(logits)
         return draw(q, uniforms), q
 
-    def finish(self, drawn: Sequence[tuple[Tensor, ...]], lengths: Tensor) -> tuple[Tensor, ...]:
+    def finish(self, drawn: Sequence[tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
         """Return the tokens `[B, G]` int64.
 
         Args:
             drawn: What was drawn at each of G positions.
-            lengths: `[B]` int64, the lengths of the drafts.
 
         Returns:
-            The tokens; where drafts are sampled, also q `[B, G, V]`, and what is wrong with each row, `[B]` int64.
+            The tokens; where drafts are sampled, also q `[B, G, V]`, and what `check_recorded` says.
         """
         tokens, *q = (torch.stack(part, dim=1) for part in zip(*drawn, strict=True))
         if not q:
             return (tokens,)
-        proposal = Proposal(tokens, (len(drawn),) * len(tokens), Dense(q[0]))
-        faults = check_recorded(proposal.made_by_core(ProposalOrigin(lengths=lengths)))
+        faults = check_recorded(Proposal(tokens, (len(drawn),) * len(tokens), Dense(q[0])))
         assert faults is not None, "on a GPU, nothing is known before it is fetched"
         return tokens, q[0], faults

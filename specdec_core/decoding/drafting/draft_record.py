@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 import torch
@@ -14,6 +14,9 @@ from specdec_core.interface import Dense, PointMass, Proposal, Sparse
 from specdec_core.interface.proposal import Distribution
 from specdec_core.models.device import moved, uploaded
 from specdec_core.sampling.candidates import TemperedCandidates
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 
 @dataclass(frozen=True)
@@ -45,14 +48,13 @@ class DraftRecord:
         self._shape = (batch_size, max_gamma, vocab_size)
         self.device = device
         self._buffer: Tensor | None = None
-        self._columns = torch.zeros(batch_size, max_gamma, dtype=torch.long, device=device)
-        self._views: list[Tensor] = []  # of its columns, which are taken in every step
+        self._columns = torch.zeros(batch_size, max_gamma, dtype=torch.long, device=device)  # of trees
         self._beside: DraftRecord | None = None
         self.clear()
 
     def clear(self) -> None:
         """Discard the record; the buffer for dense q is reused."""
-        self._lists: list[list[int] | None] = []  # of each position; None where its tokens are in the buffer
+        self._tokens: list[list[int] | Tensor] = []  # of each position
         self._sources: list[_Source] = []
         self._extension: list[list[int]] = []
         self._extended_q = False
@@ -91,11 +93,11 @@ class DraftRecord:
         return self.buffer[:, len(self)]
 
     def add_written(self, tokens: Tensor) -> None:
-        """Record a position whose q was written to `next_q()`."""
+        """Record a position whose q was written to `next_q()`. Nobody else may change the tokens."""
         self._add(tokens, _Written())
 
     def add_certain(self, tokens: Tensor | list[int]) -> None:
-        """Record a position whose tokens `[B]` were certain."""
+        """Record a position whose tokens `[B]` were certain; on a GPU, as the drafter leaves them."""
         self._add(tokens, _Certain())
 
     def add_candidates(self, tokens: list[int], rows: list[TemperedCandidates | None]) -> None:
@@ -105,7 +107,7 @@ class DraftRecord:
     def add_line(self, tokens: Tensor, q: Distribution) -> None:
         """Record all tokens `[B, K]`, which stay where they are, as does q. Nothing is added to them."""
         self._line = tokens, q
-        self._lists, self._sources = [None] * tokens.shape[1], [_Written()] * tokens.shape[1]
+        self._sources = [_Written()] * tokens.shape[1]
 
     def extend(self, rows: Sequence[Sequence[int]], q: Tensor | None) -> None:
         """Record further tokens of each row, any number of them. Cannot be combined with the `add_` methods.
@@ -125,19 +127,8 @@ class DraftRecord:
     def _add(self, tokens: Tensor | list[int], source: _Source) -> None:
         if isinstance(tokens, Tensor) and tokens.device.type == "cpu":
             tokens = tokens.tolist()
-        if isinstance(tokens, Tensor):
-            # Copied, since the drafter has the tensor too.
-            self._column(len(self)).copy_(tokens, non_blocking=True)
-            self._lists.append(None)
-        else:
-            self._lists.append(tokens)
+        self._tokens.append(tokens)
         self._sources.append(source)
-
-    def _column(self, number: int) -> Tensor:
-        """Return the buffer for the tokens of a position, `[B]`."""
-        while len(self._views) <= number:
-            self._views.append(self._columns.select(1, len(self._views)))
-        return self._views[number]
 
     def columns(self, count: int) -> Tensor:
         """Return the first columns of tokens, `[B, count]` int64, in memory that the next step overwrites."""
@@ -152,20 +143,21 @@ class DraftRecord:
         self.buffer[:, columns] = q
 
     def tokens(self) -> Tensor:
-        """Return all tokens, `[B, K]` int64, in memory that the next step overwrites."""
+        """Return all tokens, `[B, K]` int64."""
         if self._line is not None:
             return self._line[0]
         if self._extension:
-            rows = Proposal.from_rows(self._extension).tokens
-            return self._columns[:, : rows.shape[1]].copy_(moved(rows, self.device))
-        columns = self._columns.narrow(1, 0, len(self))
-        lists = [tokens for tokens in self._lists if tokens is not None]
-        if lists and len(lists) == len(self):
-            return columns.copy_(uploaded(np.array(lists, dtype=np.int64).T, self.device))
-        for number, tokens in enumerate(self._lists):
-            if tokens is not None:
-                self._column(number).copy_(uploaded(tokens, self.device))
-        return columns
+            return moved(Proposal.from_rows(self._extension).tokens, self.device)
+        if not self._tokens:
+            return self._columns[:, :0]
+        if all(isinstance(tokens, list) for tokens in self._tokens):
+            return uploaded(np.array(self._tokens, dtype=np.int64).T, self.device)
+        return torch.stack([self._at(number) for number in range(len(self))], dim=1)
+
+    def _at(self, number: int) -> Tensor:
+        """Return the tokens of a position, `[B]`."""
+        tokens = self._tokens[number]
+        return moved(tokens, self.device) if isinstance(tokens, Tensor) else uploaded(tokens, self.device)
 
     def rows(self) -> list[list[int]]:
         """Return the tokens of each row."""
@@ -186,6 +178,7 @@ class DraftRecord:
             widest = max(len(row.ids) for source in candidates for row in source if row is not None)
             if 3 * widest <= self._shape[2]:  # an int64 and a float32 for each, against V of float32
                 return self._sparse(candidates, widest)
+            return Dense(uploaded(np.stack(list(map(self._dense, candidates)), axis=1), self.device))
         for number, source in enumerate(sources):
             self._write(number, source)
         return Dense(self.buffer[:, : len(sources)])
@@ -205,10 +198,14 @@ class DraftRecord:
     def _write(self, number: int, source: _Source) -> None:
         """Write the q of a position to the buffer, unless it is there."""
         if isinstance(source, _Certain):
-            self.buffer[:, number].zero_().scatter_(1, self._columns[:, number, None], 1.0)
+            self.buffer[:, number].zero_().scatter_(1, self._at(number)[:, None], 1.0)
         elif isinstance(source, list):
-            written = np.zeros((self._batch, self._shape[2]), dtype=np.float32)
-            for out, row in zip(written, source, strict=True):
-                if row is not None:
-                    out[row.ids] = row.probabilities
-            self.buffer[:, number].copy_(uploaded(written, self.device))
+            self.buffer[:, number].copy_(uploaded(self._dense(source), self.device))
+
+    def _dense(self, source: list[TemperedCandidates | None]) -> NDArray[np.float32]:
+        """Return the q of a position that was drawn from candidates, `[B, V]`."""
+        written = np.zeros((self._batch, self._shape[2]), dtype=np.float32)
+        for out, row in zip(written, source, strict=True):
+            if row is not None:
+                out[row.ids] = row.probabilities
+        return written

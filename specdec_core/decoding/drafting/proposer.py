@@ -101,7 +101,7 @@ class Proposer:
             hidden_states: Those that the drafter needs, if this step has them; see `DraftRequest`.
 
         Returns:
-            The proposal on the target's device, and `[B]` int64, what is wrong with it; see `validate`.
+            The proposal on the target's device, and `[B, K]`, what is wrong with it; see `validate`.
         """
         self.asked = self._nothing_asked
         session = self._draft_session

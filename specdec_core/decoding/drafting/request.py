@@ -61,7 +61,7 @@ class DraftRecorder:
         is_fork: Whether it is a fork of another, so that its draft may become part of something else.
 
     Attributes:
-        faults: What is wrong with a line of a captured function, `[B]` int64; None if nothing can be.
+        faults: What `check_recorded` says of a line of a captured function; None if nothing can be wrong.
     """
 
     def __init__(
@@ -203,7 +203,7 @@ class DraftRecorder:
         width = max(self._budget)
         tokens, *sampled = made
         if sampled:
-            self.faults = sampled[1]
+            self.faults = sampled[1][:, :width]
         self._record.add_line(tokens[:, :width], Dense(sampled[0][:, :width]) if sampled else PointMass())
         self._lengths, self._left, self._in_line = list(self._budget), [0] * len(self._budget), True
         return True
@@ -352,8 +352,9 @@ class DraftRecorder:
 
     def _draw(self, q: Tensor) -> Tensor:
         position = len(self._record)
-        token = self._sampler.draw(q, lambda: self._step_uniforms()[:, position], position, self._left)
-        self._record.add_written(token)
+        drawn = self._sampler.draw(q, lambda: self._step_uniforms()[:, position], position, self._left)
+        token = drawn.clamp(max=self._shape[2] - 1)  # a new tensor: the drafter may change it
+        self._record.add_written(token if drawn.device.type == "cpu" else drawn)
         self._advance(None if self._keep_drafting is None else confidence_in(token, q))
         return token
 

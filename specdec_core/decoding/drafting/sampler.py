@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from torch import Tensor
 
 from specdec_core.sampling.candidates import TemperedCandidates
-from specdec_core.sampling.generators import draw
+from specdec_core.sampling.generators import invert
 
 
 class DraftSampler:
@@ -17,7 +17,7 @@ class DraftSampler:
         """Begin a step after the committed tokens of each sequence, with at most `budget[b]` draft tokens."""
 
     def draw(self, q: Tensor, uniforms: Callable[[], Tensor], position: int, left: Sequence[int]) -> Tensor:  # noqa: ARG002
-        """Return a token `[B]` of each sequence.
+        """Return a token `[B]` of each sequence, V where q is NaN: the result is nobody else's.
 
         Args:
             q: `[B, V]`, what it is drawn from.
@@ -25,7 +25,7 @@ class DraftSampler:
             position: Of the token in the draft.
             left: How many tokens each sequence may still take; the token of one with 0 is not used.
         """
-        return draw(q, uniforms())
+        return invert(q, uniforms())[0]
 
     def draw_candidate(
         self,

@@ -156,41 +156,51 @@ class TreeDraft:
 
     def _sampled(self, q: Tensor, width: int) -> tuple[Tensor, Tensor]:
         """Return the tokens and the indices of their parents, each `[B, M]`, drawn without replacement."""
-        batch, _, _ = q.shape
         left = q.clone()  # without the tokens that were drawn
         if self._uniforms is None:
             self._uniforms = uploaded(self._numbers(), q.device, torch.float64)
         uniforms = self._uniforms[:, self._drawn : self._drawn + width]
-        tokens = torch.zeros(batch, width, dtype=torch.long, device=q.device)
-        rows = torch.arange(batch, device=q.device)[:, None]
+        batch, leaves, _ = q.shape
+        drawn: list[Tensor] = []
         if isinstance(self._shape, TokenTree):
             parents, ranks = self._parents_and_ranks(width)
+            order: list[int] = []
             for rank in range(max(ranks) + 1):
                 own = [node for node, other in enumerate(ranks) if other == rank]
-                nodes = _index(own, q.device)
-                at = _index([parents[node] for node in own], q.device).expand(batch, -1)
-                tokens[:, nodes] = self._draw(q, left, rows, at, uniforms[:, nodes], nodes)
-            return tokens, _index(parents, q.device).expand(batch, -1)
-        weights = self._path_weights(q.shape[1], q.device)
+                at = _index([row * leaves + parents[node] for row in range(batch) for node in own], q.device)
+                drawn.append(self._draw(q, left, at, uniforms[:, _index(own, q.device)], own))
+                order += own
+            places = _index([order.index(node) for node in range(width)], q.device)
+            return torch.cat(drawn, dim=1)[:, places], _index(parents, q.device).expand(batch, -1)
+        weights, rows = self._path_weights(leaves, q.device), _index(range(batch), q.device)
         chosen = []
         for node in range(width):
-            at = (weights * left.sum(dim=2)).argmax(dim=1, keepdim=True)
-            column = _index([node], q.device)
-            tokens[:, column] = self._draw(q, left, rows, at, uniforms[:, node : node + 1], column)
-            chosen.append(at)
-        parents_at = torch.cat(chosen, dim=1)
-        self._weights = weights.gather(1, parents_at) * q[rows, parents_at, tokens]
+            best = (weights * left.sum(dim=2)).argmax(dim=1)
+            drawn.append(self._draw(q, left, rows * leaves + best, uniforms[:, node : node + 1], [node]))
+            chosen.append(best)
+        parents_at, tokens = torch.stack(chosen, dim=1), torch.cat(drawn, dim=1)
+        self._weights = weights.gather(1, parents_at) * q[rows[:, None], parents_at, tokens]
         return tokens, parents_at
 
-    def _draw(self, q: Tensor, left: Tensor, rows: Tensor, at: Tensor, uniforms: Tensor, nodes: Tensor) -> Tensor:
-        """Draw one child each, `nodes` `[C]`, of some nodes `[B, C]`; record its q, and take it out of `left`."""
-        weights = left[rows, at]
-        total = weights.sum(dim=2, keepdim=True)
-        chances = torch.where(total > 0, weights / total, q[rows, at])
-        tokens = draw(chances.flatten(0, 1), uniforms.flatten()).view(at.shape)
-        self._record.write_q(nodes + self._drawn, chances)
-        left[rows, at, tokens] = 0
-        return tokens
+    def _draw(self, q: Tensor, left: Tensor, at: Tensor, uniforms: Tensor, nodes: Sequence[int]) -> Tensor:
+        """Draw a child of some nodes, `[B, C]`; record its q, and take it out of `left`.
+
+        Args:
+            q: `[B, P, V]`, the distributions after the nodes of the level before.
+            left: The same, not normalized and without the tokens that were drawn.
+            at: `[B * C]`, the numbers of the C parents of each row among all B * P nodes.
+            uniforms: `[B, C]`.
+            nodes: The numbers of the C children in their level.
+        """
+        left = left.flatten(0, 1)
+        weights = left.index_select(0, at)
+        total = weights.sum(dim=1, keepdim=True)
+        chances = torch.where(total > 0, weights / total, q.flatten(0, 1).index_select(0, at))
+        tokens = draw(chances, uniforms.flatten())
+        columns = _index([node + self._drawn for node in nodes], q.device)
+        self._record.write_q(columns, chances.view(*uniforms.shape, -1))
+        left[at, tokens] = 0
+        return tokens.view(uniforms.shape)
 
     def _path_weights(self, leaves: int, device: torch.device) -> Tensor:
         """Return the probability of the path to each node of the level before, `[B, P]`; 0 where there is none."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import reprlib
+from collections.abc import Sequence
 from dataclasses import replace
 from operator import index
 
@@ -23,8 +24,9 @@ FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 INTEGERS = (torch.int64, torch.int32)
 """Data types of ids."""
 
-# What only the device can see is reported as one code per sequence, fetched with the step's single transfer.
-FINE, BAD_ID, BAD_SUM, BAD_TOKEN, BAD_PARENT, TOO_DEEP = range(6)
+# What only the device can see is reported as a code for each position, fetched with the step's single transfer.
+# The lower, the worse; a tensor of bool says whether q(x) > 0.
+FINE, BAD_TOKEN, TOO_DEEP, BAD_PARENT, BAD_SUM, BAD_ID = 1, 0, -1, -2, -3, -4
 FAULTS = {
     BAD_ID: "a draft token, or an id of its q, is outside the vocabulary (0 to {last}).",
     BAD_SUM: "q does not sum to 1 at a drafted position, or holds a negative number or NaN.",
@@ -54,8 +56,9 @@ def validate(
         depth: The maximum length of a path of each sequence; None where it must be a line.
 
     Returns:
-        A copy of the proposal, cut to its longest draft, with ids that no embedding crashes on, and `[B]` int64,
-        one of the codes above per sequence; None if nothing is wrong, as far as the CPU can tell, or can be.
+        A copy of the proposal, cut to its longest draft, with ids that no embedding crashes on; and `[B, K]`, one
+        of the codes above for each position, which means nothing beyond a draft. None instead if nothing is wrong,
+        as far as the CPU can tell, or can be.
 
     Raises:
         PluginError: It is not a proposal, exceeds the budget, or its parts do not fit together.
@@ -87,10 +90,16 @@ def validate(
         return checked, check_recorded(checked)
     checked, faults = _check_values(checked, vocab_size, depth or budget)
     if faults.device.type == "cpu":
-        wrong = bool(faults.any())
+        wrong = worst(faults.tolist(), checked.lengths) != FINE
         there = checked if checked.tokens.device == device else copied(checked, device)
         return there, moved(faults, device) if wrong else None
     return checked, faults
+
+
+def worst(codes: Sequence[Sequence[int]], lengths: Sequence[int]) -> int:
+    """Return the worst code `[B][K]` of the positions within drafts of these lengths."""
+    rows = zip(codes, lengths, strict=True)
+    return min((code for row, length in rows for code in row[:length]), default=FINE)
 
 
 def check_form(proposal: object, budget: tuple[int, ...], vocab_size: int) -> Proposal:
@@ -219,33 +228,27 @@ def check_recorded(proposal: Proposal) -> Tensor | None:
         proposal: The draft.
 
     Returns:
-        One of the codes above for each sequence, `[B]` int64; None if the CPU can tell that nothing is wrong.
+        One of the codes above for each position, `[B, K]`; None if the CPU can tell that nothing is wrong.
     """
     possible = density(proposal.q, proposal.tokens) > 0  # not where q is NaN
     if possible.device.type == "cpu" and possible.all():
         return None  # nearly always; elsewhere, asking would wait for the device
-    if ragged(proposal):
-        possible |= ~drafted(proposal)
-    return ~possible.all(dim=1) * BAD_TOKEN  # FINE is 0
+    return possible
 
 
 def _check_values(proposal: Proposal, vocab_size: int, depth: tuple[int, ...]) -> tuple[Proposal, Tensor]:
-    """Check ids and probabilities on the device; return the proposal made safe, and a code per sequence."""
-    within = drafted(proposal)
+    """Check ids and probabilities on the device; return the proposal made safe, and a code per position."""
     proposal, outside = _clamp_ids(proposal, vocab_size)
-    fault = (outside & within).any(dim=1).long() * BAD_ID
+    codes: Tensor | int = FINE
+    if not isinstance(proposal.q, PointMass):
+        codes = density(proposal.q, proposal.tokens) > 0  # not where q is NaN
     if proposal.parents is not None:
         proposal, wrong, deep = _safe_tree(proposal, proposal.parents, depth)
-        fault = torch.where((fault == FINE) & (wrong & within).any(dim=1), BAD_PARENT, fault)
-        fault = torch.where((fault == FINE) & (deep & within).any(dim=1), TOO_DEEP, fault)
-    if isinstance(proposal.q, PointMass):
-        return proposal, fault
-    # Both conditions are negated, so that NaN fails them.
-    impossible = ~(density(proposal.q, proposal.tokens) > 0) & within
-    fault = torch.where((fault == FINE) & impossible.any(dim=1), BAD_TOKEN, fault)
-    sums = _wrong_sums(proposal.q)
-    fault = torch.where((fault != BAD_ID) & (sums & within).any(dim=1), BAD_SUM, fault)
-    return replace(proposal, q=_zero_beyond(proposal.q, within)), fault
+        codes = torch.where(wrong, BAD_PARENT, torch.where(deep, TOO_DEEP, codes))
+    if not isinstance(proposal.q, PointMass):
+        codes = torch.where(_wrong_sums(proposal.q), BAD_SUM, codes)
+        proposal = replace(proposal, q=_zero_beyond(proposal.q, proposal))
+    return proposal, torch.where(outside, BAD_ID, codes)
 
 
 def _safe_tree(proposal: Proposal, parents: Tensor, depth: tuple[int, ...]) -> tuple[Proposal, Tensor, Tensor]:
@@ -261,19 +264,23 @@ def _safe_tree(proposal: Proposal, parents: Tensor, depth: tuple[int, ...]) -> t
 def _wrong_sums(q: Sparse | Dense) -> Tensor:
     """Return `[B, K]` bool, where q does not sum to 1, is negative somewhere, or NaN."""
     weights = q.probabilities
-    return ~((weights.sum(dim=2) - 1).abs() <= TOLERANCE) | (weights < 0).any(dim=2)
+    # In a form that NaN fails.
+    return ~(((weights.sum(dim=2) - 1).abs() <= TOLERANCE) & (weights.amin(dim=2) >= 0))
 
 
-def _zero_beyond(q: Sparse | Dense, drafted: Tensor) -> Sparse | Dense:
+def _zero_beyond(q: Sparse | Dense, proposal: Proposal) -> Sparse | Dense:
     """Return q with zeros beyond each draft, where anything is allowed but acceptance needs finite numbers."""
-    return replace(q, probabilities=q.probabilities.masked_fill(~drafted[..., None], 0))
+    if not ragged(proposal):
+        return q
+    return replace(q, probabilities=torch.where(drafted(proposal)[..., None], q.probabilities, 0))
 
 
 def _clamp_ids(proposal: Proposal, vocab_size: int) -> tuple[Proposal, Tensor]:
     """Bring all ids into the vocabulary; return also `[B, K]` bool, where one was outside."""
-    outside = (proposal.tokens < 0) | (proposal.tokens >= vocab_size)
-    q = proposal.q
+    tokens, q = proposal.tokens.clamp(0, vocab_size - 1), proposal.q
+    outside = tokens != proposal.tokens
     if isinstance(q, Sparse):
-        outside = outside | ((q.ids < 0) | (q.ids >= vocab_size)).any(dim=2)
-        q = replace(q, ids=q.ids.clamp(0, vocab_size - 1))
-    return replace(proposal, tokens=proposal.tokens.clamp(0, vocab_size - 1), q=q), outside
+        ids = q.ids.clamp(0, vocab_size - 1)
+        outside = outside | (ids != q.ids).any(dim=2)
+        q = replace(q, ids=ids)
+    return replace(proposal, tokens=tokens, q=q), outside

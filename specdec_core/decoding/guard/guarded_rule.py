@@ -11,15 +11,12 @@ from torch import Tensor
 from specdec_core.decoding.drafting.validation import as_tensor, copied
 from specdec_core.interface import AcceptanceResult, AcceptanceRule, PluginError, Proposal
 from specdec_core.verification import SpeculativeSampling
-from specdec_core.verification.drawing import lengths_of
 
 if TYPE_CHECKING:
+    from specdec_core.decoding.decision import Verified
     from specdec_core.decoding.guard.plugin_guard import PluginGuard
 
-_RAISED = 2
-"""Codes from here on replace `sound`, which a step fetches from the device anyway."""
 REFUSALS = {
-    _RAISED: "",  # recorded when it happened
     3: "it accepted more tokens than were drafted, or a negative number. Algorithm 1 takes its place.",
     4: "the token that it drew is not in the vocabulary (0 to {last}). Algorithm 1 takes its place.",
     5: "its deviation is not a number from 0 to 1. Algorithm 1 takes its place.",
@@ -46,6 +43,7 @@ class GuardedRule:
         self._rule = rule
         self._guard = guard
         self._vocab_size = 0
+        self._failed = False
         self._algorithm_1: Callable[[], AcceptanceResult] | None = None
 
     @property
@@ -62,44 +60,47 @@ class GuardedRule:
         """Verify a draft where the target samples; see `AcceptanceRule.sample`."""
         rule = self._rule
         if type(rule) is SpeculativeSampling:
-            self._algorithm_1 = None
             return rule.sample(proposal, p, lenience, uniforms)
         self._algorithm_1 = lambda: SpeculativeSampling().sample(proposal, p, lenience, uniforms)
         with self._guard.calling(rule, self._replace):
             self._vocab_size = p.shape[2]
             given = copied(proposal, p.device), p.clone(), _clone(lenience), uniforms.clone()
             return checked_answer(proposal, p, rule.sample(*given))
-        return _refused(proposal)
+        return self._refused(proposal)
 
     def greedy(self, proposal: Proposal, scores: Tensor, lenience: Tensor | None) -> AcceptanceResult:
         """Verify a draft where the target decodes greedily; see `AcceptanceRule.greedy`."""
         rule = self._rule
         if type(rule) is SpeculativeSampling:
-            self._algorithm_1 = None
             return rule.greedy(proposal, scores, lenience)
         self._algorithm_1 = lambda: SpeculativeSampling().greedy(proposal, scores, lenience)
         with self._guard.calling(rule, self._replace):
             self._vocab_size = scores.shape[2]
             given = copied(proposal, scores.device), scores.clone(), _clone(lenience)
             return checked_answer(proposal, scores, rule.greedy(*given))
-        return _refused(proposal)
+        return self._refused(proposal)
 
-    def instead(self, sound: Sequence[int], finished: Sequence[bool]) -> AcceptanceResult | None:
+    def instead(
+        self, verified: Verified, sound: Sequence[int], finished: Sequence[bool]
+    ) -> AcceptanceResult | None:
         """Return Algorithm 1's answer if the rule's last one is to be discarded; it has then replaced the rule.
 
         Args:
-            sound: The field of the answer, fetched from the device.
+            verified: What was fetched of the answer.
+            sound: The field of the answer, fetched too.
             finished: Whether each sequence has ended, so that its answer does not matter.
         """
-        code = max(sound)
+        again, self._algorithm_1 = self._algorithm_1, None
+        if again is None:
+            return None
+        code = 0 if self._failed else wrong_values(verified, sound, self._vocab_size)
         unsound = any(not one and not over for one, over in zip(sound, finished, strict=True))
-        again = self._algorithm_1
-        if again is None or (code < _RAISED and not unsound):
+        if not (self._failed or code or unsound):
             return None
         answer = again()
-        if code > _RAISED:
+        if code:
             self._guard.fail(self._rule, PluginError(REFUSALS[code].format(last=self._vocab_size - 1)))
-        elif code < _RAISED and all(map(max, answer.sound.tolist(), finished)):
+        elif not self._failed and all(map(max, answer.sound.tolist(), finished)):
             self._guard.fail(self._rule, PluginError(_UNSOUND))
         self._replace()
         return answer
@@ -107,13 +108,19 @@ class GuardedRule:
     def _replace(self) -> None:
         self._rule = SpeculativeSampling()
 
+    def _refused(self, proposal: Proposal) -> AcceptanceResult:
+        """Return an answer that stands for a missing one."""
+        self._failed = True
+        nothing = torch.zeros(len(proposal.lengths), dtype=torch.long, device=proposal.tokens.device)
+        return AcceptanceResult(nothing, nothing, nothing == 0)
+
 
 def _clone(lenience: Tensor | None) -> Tensor | None:
     return None if lenience is None else lenience.clone()
 
 
 def checked_answer(proposal: Proposal, p: Tensor, made: object) -> AcceptanceResult:
-    """Return a rule's answer with what is wrong with its values, one of `REFUSALS`, instead of `sound`.
+    """Return a rule's answer if it has the right form.
 
     Args:
         proposal: The draft `[B, K]` that was verified.
@@ -126,37 +133,42 @@ def checked_answer(proposal: Proposal, p: Tensor, made: object) -> AcceptanceRes
     if not isinstance(made, AcceptanceResult):
         raise PluginError(f"it returned an object of type {type(made).__name__}, not an AcceptanceResult.")
     batch, width = proposal.tokens.shape
-    accepted = _part("accepted", made.accepted, (batch,), torch.long, p.device)
-    token = _part("token", made.token, (batch,), torch.long, p.device)
-    codes = _part("sound", made.sound, (batch,), torch.bool, p.device).long()
-    lengths = lengths_of(proposal)
-    deviation = made.deviation
+    deviation, path = made.deviation, None
     if deviation is not None:
         deviation = _part("deviation", deviation, (batch, width), None, p.device)
-        within = torch.arange(width, device=p.device) < lengths[:, None]
-        bad = within & ~((deviation >= 0) & (deviation <= _MOST_DEVIATION))
-        codes = torch.where(bad.any(dim=1), 5, codes)
-        deviation = torch.where(within & ~bad, deviation, 0)
-    codes = torch.where((token < 0) | (token >= p.shape[2]), 4, codes)
-    beyond = (accepted < 0) | (accepted > lengths)
-    codes = torch.where(beyond, 3, codes)
-    # Within bounds in any case: the core looks up hidden states by this number.
-    accepted = torch.where(beyond, 0, accepted)
-    path = None
     if proposal.parents is not None:
-        given = _part("path", made.path, (batch, width), torch.long, p.device)
-        path = given.clamp(0, max(width - 1, 0))
-        before = torch.cat([torch.full_like(path[:, :1], -1), path[:, :-1]], dim=1)
-        steps = torch.arange(width, device=p.device) < accepted[:, None]
-        astray = (proposal.parents.gather(1, path) != before) | (path != given) | (path >= lengths[:, None])
-        codes = torch.where((steps & astray).any(dim=1), 6, codes)
-    return AcceptanceResult(accepted, token, codes, deviation, path)
+        path = _part("path", made.path, (batch, width), torch.long, p.device)
+    return AcceptanceResult(
+        _part("accepted", made.accepted, (batch,), torch.long, p.device),
+        _part("token", made.token, (batch,), torch.long, p.device),
+        _part("sound", made.sound, (batch,), torch.bool, p.device),
+        deviation,
+        path,
+    )
 
 
-def _refused(proposal: Proposal) -> AcceptanceResult:
-    """Return an answer that stands for a missing one."""
-    nothing = torch.zeros(len(proposal.lengths), dtype=torch.long, device=proposal.tokens.device)
-    return AcceptanceResult(nothing, nothing, nothing + _RAISED)
+def wrong_values(verified: Verified, sound: Sequence[int], vocab_size: int) -> int:
+    """Return what is wrong with the values of a rule's answer, the highest of `REFUSALS`; 0 if nothing is.
+
+    A token that could not be drawn means nothing.
+    """
+    found = 0
+    for row, (length, accepted) in enumerate(zip(verified.lengths, verified.accepted, strict=True)):
+        costs = verified.deviation[row] if verified.deviation else ()
+        if not all(0 <= cost <= _MOST_DEVIATION for cost in costs):
+            found = max(found, 5)
+        if sound[row] and not 0 <= verified.token[row] < vocab_size:
+            found = max(found, 4)
+        if not 0 <= accepted <= length:
+            found = max(found, 3)
+        elif verified.paths is not None and verified.parents is not None:
+            before = -1
+            for node in verified.paths[row]:
+                if not 0 <= node < length or verified.parents[row][node] != before:
+                    found = max(found, 6)
+                    break
+                before = node
+    return found
 
 
 def _part(

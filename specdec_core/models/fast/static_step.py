@@ -77,12 +77,11 @@ class LineSampler(Protocol):
             uniforms: `[B]` float64.
         """
 
-    def finish(self, drawn: Sequence[Outputs], lengths: Tensor) -> Outputs:
+    def finish(self, drawn: Sequence[Outputs]) -> Outputs:
         """Return what becomes of the tokens.
 
         Args:
             drawn: What `draw` returned for each position.
-            lengths: `[B]` int64, the lengths of the rows' drafts.
         """
 
 
@@ -136,4 +135,4 @@ class StaticLine:
             tokens = drawn[-1][0][:, None]
             # The last token of a draft is not read.
             layout = torch.stack([end + position, torch.zeros_like(end), (lengths > position + 1).long()])
-        return self._sampler.finish(drawn, lengths)
+        return self._sampler.finish(drawn)

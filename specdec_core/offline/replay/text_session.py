@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from specdec_core.decoding.drafting.validation import BAD_TOKEN, FAULTS
+from specdec_core.decoding.drafting.validation import BAD_TOKEN, FAULTS, FINE, worst
 from specdec_core.decoding.guard.plugin_guard import PluginGuard
 from specdec_core.decoding.guard.watch import CallWatch
 from specdec_core.decoding.opening import LoopContext
@@ -205,11 +205,10 @@ class TextSession:
         """Ask for drafts of at most so many tokens for each sequence; return them on the target's device."""
         states = self._hidden_states() if self._drafter.hidden_layers else {}
         proposal, faults = self.proposer.propose(self._views, budget, states)
-        codes = [] if faults is None else faults.tolist()
+        code = FINE if faults is None else worst(faults.tolist(), proposal.lengths)
         # That q gives nothing to a token of the text is not a fault here: it would not have been drafted.
-        wrong = [code for code in codes if code not in (0, BAD_TOKEN)]
-        if wrong:
-            self.fail(FAULTS[wrong[0]].format(last=self._drafter.target.vocab_size - 1))
+        if code not in (FINE, BAD_TOKEN):
+            self.fail(FAULTS[code].format(last=self._drafter.target.vocab_size - 1))
         return proposal
 
     def commit(self, accepted: Sequence[int], count: Sequence[int], drafted: Sequence[int]) -> None:

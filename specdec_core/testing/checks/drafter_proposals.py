@@ -9,7 +9,15 @@ from typing import TypeAlias
 
 import torch
 
-from specdec_core.decoding.drafting.validation import BAD_SUM, BAD_TOKEN, FAULTS, TOLERANCE, validate
+from specdec_core.decoding.drafting.validation import (
+    BAD_SUM,
+    BAD_TOKEN,
+    FAULTS,
+    FINE,
+    TOLERANCE,
+    validate,
+    worst,
+)
 from specdec_core.interface import BestFirstTree, TokenTree
 from specdec_core.interface.settings import SamplingSettings
 from specdec_core.testing.harness.draft_settings import IN_LINES, IN_TREES, SETTINGS, Setting
@@ -256,13 +264,11 @@ def proposal_valid(subject: DrafterSubject) -> None:
         proposal = driver.propose([4] * batch)
         depth = None if driver.tree is None else (driver.tree.depth,) * batch
         device = driver.target.loaded.device
-        _, faults = validate(proposal, (4,) * batch, VOCAB, device, recorded=False, depth=depth)
-        worst = 0 if faults is None else max(faults.tolist())
-        if worst:
+        checked, faults = validate(proposal, (4,) * batch, VOCAB, device, recorded=False, depth=depth)
+        code = FINE if faults is None else worst(faults.tolist(), checked.lengths)
+        if code != FINE:
             expected = f"a {type(proposal.q).__name__} as its docstring says"
-            raise driver.failure(
-                FAULTS[worst].format(last=VOCAB - 1), expected, driver.advice, cause=FAULTS[worst]
-            )
+            raise driver.failure(FAULTS[code].format(last=VOCAB - 1), expected, driver.advice, cause=FAULTS[code])
 
 
 @check("draft-sampled-from-q", kind="drafter")

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from specdec_core.decoding import Decoder
-from specdec_core.decoding.guard.guarded_rule import REFUSALS, checked_answer
+from specdec_core.decoding.decision import fetched_parts, parts_to_fetch, read
+from specdec_core.decoding.guard.guarded_rule import REFUSALS, checked_answer, wrong_values
 from specdec_core.interface import AcceptanceResult, AcceptanceRule, PluginError, PointMass, Proposal
 from specdec_core.interface.settings import SamplingSettings
 from specdec_core.testing.harness.enumeration import continuations, require_distribution
@@ -335,8 +336,9 @@ def _checked(did: str, proposal: Proposal, p: Tensor, call: Any) -> AcceptanceRe
         answer = checked_answer(proposal, p, call())
     except PluginError as error:
         raise CheckFailure(did, str(error).removesuffix(" Algorithm 1 takes its place."), "an answer") from error
-    code = int(answer.sound.max())
-    if code > 1:
+    _, sound, verified = read(fetched_parts(parts_to_fetch(proposal, answer, None)), proposal.lengths)
+    code = wrong_values(verified, sound, p.shape[2])
+    if code:
         said = REFUSALS[code].format(last=p.shape[2] - 1).removesuffix(" Algorithm 1 takes its place.")
         raise CheckFailure(did, said, "accepted from 0 to each row's length, and a token of the vocabulary")
     fields = {name: value.cpu() for name, value in vars(answer).items() if isinstance(value, Tensor)}
