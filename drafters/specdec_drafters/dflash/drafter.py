@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from specdec_core.interface import Drafter, DraftRequest, DraftSession, Proposal, SessionInfo, TargetInfo
-from specdec_core.models import uploaded
+from specdec_core.models import moved, uploaded
 from specdec_drafters.common.parallel_draft import draw_at_each_depth
 from specdec_drafters.dflash.checkpoint import read_dflash
 from specdec_drafters.dflash.config import DFlashConfig
@@ -83,7 +83,6 @@ class _DFlashSession(DraftSession):
         head, states = self._drafter.head, request.hidden_states
         rows: list[int] = []
         slots: list[int] = []
-        parts: list[Tensor] = []
         for index, (row, most) in enumerate(zip(request.tokens, request.budget, strict=True)):
             if not most:
                 continue
@@ -92,12 +91,13 @@ class _DFlashSession(DraftSession):
             self._kept[index] = end
             rows += [index] * (end - first)
             slots += range(first, end)
-            layers = [states[layer][index, first:end].to(head.device) for layer in self._drafter.hidden_layers]
-            parts.append(torch.cat(layers, dim=-1))
-        where, positions = uploaded([rows, slots], head.device, torch.long)
-        made = head.context(torch.cat(parts).to(head.dtype), positions)
-        for kept, new in zip(self._cache, made, strict=True):
-            for buffer, values in zip(kept, new, strict=True):
+        kept = [states[layer] for layer in self._drafter.hidden_layers]
+        where, positions = uploaded([rows, slots], kept[0].device, torch.long)
+        layers = torch.cat([one[where, positions] for one in kept], dim=-1)
+        where, positions = moved(where, head.device), moved(positions, head.device)
+        made = head.context(layers.to(head.device, head.dtype), positions)
+        for cached, new in zip(self._cache, made, strict=True):
+            for buffer, values in zip(cached, new, strict=True):
                 buffer[where, :, positions] = values
 
     def _fill_in(self, last: Sequence[int]) -> Tensor:

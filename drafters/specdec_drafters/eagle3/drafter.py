@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
 
 from specdec_core.interface import (
     Branches,
@@ -60,9 +59,11 @@ class Eagle3Drafter(Drafter):
         """Read a checkpoint; return the head, and the layers of the target that it reads."""
         return read_eagle3(model, target)
 
-    def combined(self, states: Mapping[int, Tensor], row: int, first: int, end: int) -> Tensor:
-        """Return what the head reads of tokens `first` to `end - 1` of a row, `[end - first, D]`."""
-        parts = [states[layer][row, first:end] for layer in self.hidden_layers]
+    def combined(self, states: Mapping[int, Tensor], columns: Sequence[Sequence[int]]) -> Tensor:
+        """Return what the head reads of the tokens in T columns of each row, `[B, T, D]`."""
+        kept = [states[layer] for layer in self.hidden_layers]
+        index = uploaded(columns, kept[0].device, torch.long)[..., None]
+        parts = [one.gather(1, index.expand(-1, -1, one.shape[2])) for one in kept]
         combined: Tensor = self.head.combine(torch.cat(parts, dim=-1).to(self.head.device, self.head.dtype))
         return combined
 
@@ -92,11 +93,13 @@ class _Eagle3Session(ModelDraftSession):
 
     def _states(self, request: DraftRequest, counts: Sequence[int], masks: int) -> Tensor:
         """Return the states of the tokens before the next ones, as the head reads them, `[B, T + masks, D]`."""
-        states = [
-            self._drafter.combined(request.hidden_states, row, first, first + count)
-            for row, (first, count) in enumerate(zip(self._kept, counts, strict=True))
+        longest = max(counts)
+        # Padding is any token that has been read.
+        columns = [
+            [0] * (longest - count) + list(range(first, first + count))
+            for first, count in zip(self._kept, counts, strict=True)
         ]
-        before = torch.stack([pad(one, (0, 0, max(counts) - len(one), 0)) for one in states])
+        before = self._drafter.combined(request.hidden_states, columns)
         if self._mask_state is None:
             return before
         return torch.cat([before, self._mask_state.expand(len(before), masks, -1)], dim=1)
