@@ -70,12 +70,13 @@ class BlockRule(AcceptanceRule):
             return accept(proposal, p, None, uniforms)
         kept = _kept(proposal, p)
         lengths = uploaded(proposal.lengths, p.device)[:, None]
-        position = torch.arange(1, width + 1, device=p.device)
-        passes = (uniforms[:, :width] < _odds(proposal, p, kept, lengths)) & (position <= lengths)
-        accepted = (passes * position).amax(dim=1)  # the last position that passes; 0 if none does
+        positions = torch.arange(width + 1, device=p.device)
+        odds = torch.where(positions == lengths, kept, _odds(proposal, p, kept))[:, 1:]
+        passes = (uniforms[:, :width] < odds) & (positions[1:] <= lengths)
+        accepted = (passes * positions[1:]).amax(dim=1)  # the last position that passes; 0 if none does
 
         rows = torch.arange(batch, device=p.device)
-        scaled = p[rows, accepted] * kept[rows, accepted, None].to(p.dtype)
+        scaled = p[rows, accepted] * kept.gather(1, accepted[:, None]).to(p.dtype)
         weights = residual(scaled, proposal, accepted.clamp(max=width - 1), accepted < lengths[:, 0])
         token, sound = draw_next(weights, uniforms[:, width])
         return AcceptanceResult(accepted, token, sound)
@@ -90,21 +91,19 @@ def _kept(proposal: Proposal, p: Tensor) -> Tensor:
     p_x = p[:, : proposal.tokens.shape[1]].gather(2, proposal.tokens[..., None])[..., 0].double()
     ratio = p_x / density(proposal.q, proposal.tokens).double().clamp(min=torch.finfo(torch.float32).tiny)
     kept = [torch.ones_like(ratio[:, 0])]
-    for one in ratio.unbind(dim=1):
-        kept.append((kept[-1] * one).clamp(max=1).nan_to_num(nan=0.0))
+    for one in ratio.nan_to_num(nan=0.0).unbind(dim=1):
+        kept.append((kept[-1] * one).clamp(max=1))
     return torch.stack(kept, dim=1)
 
 
-def _odds(proposal: Proposal, p: Tensor, kept: Tensor, lengths: Tensor) -> Tensor:
-    """Return h_1 ... h_K, `[B, K]` float64; `lengths` is `[B, 1]`."""
+def _odds(proposal: Proposal, p: Tensor, kept: Tensor) -> Tensor:
+    """Return h_0 ... h_K of a draft of K tokens, `[B, K + 1]` float64."""
     gain = _gain(proposal, p[:, :-1], kept[:, :-1])
     inner = gain / (gain + 1 - kept[:, :-1])
     # 0 / 0 where p = q and c = 1, so that the next position passes anyway. NaN where p is NaN: c, as at the end of
     # a draft, so that the text gets there and decoding reports it.
-    inner = torch.where(inner.isfinite(), inner, kept[:, :-1])
-    odds = torch.cat([inner, kept[:, -1:]], dim=1)
-    positions = torch.arange(odds.shape[1], device=p.device)
-    return torch.where(positions == lengths, kept, odds)[:, 1:]
+    inner = torch.where(inner.isnan(), kept[:, :-1], inner)
+    return torch.cat([inner, kept[:, -1:]], dim=1)
 
 
 def _gain(proposal: Proposal, p: Tensor, kept: Tensor) -> Tensor:
