@@ -12,7 +12,7 @@ from specdec_core import compare, load_model
 from specdec_core.decoding import Decoder, row_seed
 from specdec_core.interface import ConfigError
 from specdec_core.interface.errors import OutOfMemoryError
-from specdec_core.offline.profile import measured_on_record, speculation_profile
+from specdec_core.offline.profile import measured_in_study, measured_on_record, speculation_profile
 from specdec_core.offline.record import read_record
 from specdec_core.offline.record.decode import forced_pass
 from specdec_core.offline.record.format import finished
@@ -283,6 +283,13 @@ def test_a_record_of_conversations_is_replayed_turn_by_turn(study_of, tmp_path):
     part = part_for(record, study.tasks[0])
     replayed = replay_study(study, record, [part], Watcher(), name="a record")
     (baseline, lookup) = replayed.repeats.values()
+    # Turns of a conversation resemble each other: intervals are over conversations.
+    assert (lookup.replayed.texts, lookup.replayed.prompts) == (6, 3)
+    for measured in (
+        measured_in_study(tmp_path / "live"),
+        measured_on_record(record, "prompt-lookup", max_gamma=3),
+    ):
+        assert len({one.prompt for one in measured.by_gamma[3]}) == 3
     assert [list(one.tokens) for one in baseline.outputs] == live
     counted = compare(study_of(), progress=False).rows[1].counts
     assert (lookup.metrics.tokens, lookup.metrics.accepted) == (counted.tokens, counted.accepted)

@@ -26,8 +26,8 @@ class DraftCounts:
         steps: Number of steps with a draft.
         accepted: Accepted draft tokens of these steps.
         accepted_at: `[gamma]`, how many of them accepted the first 1, 2, ... tokens.
-        prompt: Identifies the prompt: requests of one prompt resemble each other. None if the counts are those of
-            several requests.
+        prompt: Identifies the prompt or the conversation: requests of one resemble each other. None if the counts
+            are those of several requests.
         category: Category of the prompt; None without one.
     """
 

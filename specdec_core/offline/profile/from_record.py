@@ -8,6 +8,7 @@ from typing import Any
 from specdec_core.interface import ConfigError, Progress
 from specdec_core.offline.profile.counts import DraftCounts, Measured
 from specdec_core.offline.record import Record
+from specdec_core.offline.record.format import conversation_of
 from specdec_core.offline.replay import DrafterReplay
 from specdec_core.offline.replay.expected_counts import expected_counts
 from specdec_core.registry import Registry, default_registry, plugin_settings
@@ -52,13 +53,14 @@ def measured_on_record(
     )
     acceptance = replay.acceptance()
     categories = [group_label(one.group) if one.group else None for one in part.columns]
+    prompt_of = conversation_of(part)
     by_gamma: dict[int, list[DraftCounts]] = {}
     for gamma in range(1, max_gamma + 1):
         found = expected_counts([text.drafted(gamma) for text in acceptance], gamma)
         rows = zip(acceptance, found.verified_at[:, 0], found.accepted, found.accepted_at, strict=True)
         by_gamma[gamma] = [
             DraftCounts(
-                *(float(steps), float(accepted), tuple(map(float, at)), text.number),
+                *(float(steps), float(accepted), tuple(map(float, at)), prompt_of(text.number)),
                 category=categories[text.number] if categories else None,
             )
             for text, steps, accepted, at in rows

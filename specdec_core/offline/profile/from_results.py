@@ -130,5 +130,7 @@ def _add_request(found: dict[str, list[DraftCounts]], line: Mapping[str, Any], t
     if line["task"] == task and figures is not None:
         group = line.get("group")
         category = None if group is None else group_label(tuple(group))
-        counts = counts_of_figures(figures, prompt=line["prompt"], category=category)
+        # Turns of a conversation resemble each other, as repeats of a prompt do.
+        conversation = line["prompt"].removesuffix(f" turn {line['turn']}")
+        counts = counts_of_figures(figures, prompt=conversation, category=category)
         found[line["run"]].append(counts)

@@ -7,7 +7,7 @@ Importing this imports no torch.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -194,6 +194,17 @@ class RecordPart(Protocol):
 
     def __iter__(self) -> Iterator[RecordedText]:
         """Yield the texts, by prompt and sample."""
+
+
+def conversation_of(part: RecordPart) -> Callable[[int], int]:
+    """Return a function from the number of a prompt to that of the first turn of its conversation.
+
+    Turns of a conversation resemble each other, as texts of a prompt do.
+    """
+    starts: list[int] = []
+    for number, one in enumerate(part.columns):
+        starts.append(number if one.turn == 1 or not starts else starts[-1])
+    return starts.__getitem__ if starts else int
 
 
 def finished(part: RecordPart) -> bool:

@@ -16,7 +16,7 @@ from specdec_core.decoding import make_gamma, make_lenience, make_rule
 from specdec_core.interface import AcceptanceRule, GammaController
 from specdec_core.interface.errors import ConfigError
 from specdec_core.offline.record import Record, RecordedText, RecordPart
-from specdec_core.offline.record.format import SomeTexts
+from specdec_core.offline.record.format import SomeTexts, conversation_of
 from specdec_core.offline.replay import DrafterReplay, Replayed, TextAcceptance, check_replayable, expected_metrics
 from specdec_core.offline.replay.workers import PooledDrafter, PooledReplay
 from specdec_core.study.report.run_fields import PromptCounts, ReplayedOn
@@ -126,13 +126,14 @@ class RecordedTexts:
         part: The part.
 
     Attributes:
-        prompts: Number of the prompt of each text.
+        prompts: Number of the prompt of each text; of a conversation, that of its first turn.
     """
 
     def __init__(self, part: RecordPart) -> None:
         self._texts = [_undrafted(text) for text in part]
-        self.prompts = [text.number for text in self._texts]
-        self._count = len(set(self.prompts)) + part.outgrown
+        self._numbers = [text.number for text in self._texts]
+        self.prompts = list(map(conversation_of(part), self._numbers))
+        self._count = len(set(self._numbers)) + part.outgrown
 
     def __len__(self) -> int:
         return len(self._texts)
@@ -174,7 +175,7 @@ class RecordedTexts:
         counts = [replayed.tokens_by_text, replayed.steps_by_text, replayed.accepted_by_text]
         counts += [replayed.verified_by_text, np.zeros(len(self)) if seconds is None else seconds]
         sums = np.zeros((self._count, len(counts)))
-        np.add.at(sums, self.prompts, np.stack(counts, axis=1))
+        np.add.at(sums, self._numbers, np.stack(counts, axis=1))
         found = []
         for number, (tokens, steps, accepted, verified, took) in enumerate(sums.tolist()):
             known = None if seconds is None else took

@@ -148,12 +148,13 @@ class RunRequests:
 class ReplayedOn:
     """The record of a replayed run, and the certainty of its numbers.
 
-    Intervals are 95% confidence intervals over texts of other prompts like these: texts are clustered by prompt.
+    Intervals are 95% confidence intervals over texts of other prompts like these: texts are clustered by prompt,
+    and those of a conversation together.
 
     Attributes:
         record: The record.
         texts: Number of its texts that were replayed.
-        prompts: Number of their prompts.
+        prompts: Number of their prompts; a conversation counts as one.
         tokens: Number of their tokens.
         machine: The machine whose seconds are expected; None if no seconds are known.
         low: Lower end of the interval of block efficiency; None with a single prompt.
