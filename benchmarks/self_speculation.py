@@ -20,10 +20,9 @@ import torch
 from _common import floor_seconds, interleaved, report, spread
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from specdec_core.models import LoadedModel, ModelSession, pack, wrap_model
+from specdec_core.models import LoadedModel, ModelSession, pack, quantize, wrap_model
 from specdec_core.models.fast.packing import pack_as_set
 from specdec_drafters.early_exit.model import cost_share, exit_after
-from specdec_drafters.quantized.model import quantized_copy
 
 
 def main() -> None:
@@ -83,7 +82,7 @@ def copies(model: LlamaForCausalLM, exits: list[int]) -> Iterator[tuple[str, Loa
     # Plain where this CPU has no product of packed bfloat16 weights.
     yield "bfloat16", pack_as_set(wrap_model(copy.deepcopy(model).to(torch.bfloat16)), "auto")
     for bits in (8, 4):
-        yield f"quantized, {bits} bits", quantized_copy(target, bits)
+        yield f"quantized, {bits} bits", quantize(target, bits)
     if find_spec("torchao") is not None:
         from torchao.quantization import Int8DynamicActivationInt8WeightConfig, Int8WeightOnlyConfig, quantize_
 

@@ -26,7 +26,7 @@ from _common import interleaved, progress, report, spread
 from packed import verify_step
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from specdec_core.models import compile_model, pack, wrap_model
+from specdec_core.models import LoadedModel, compile_model, pack, quantize, wrap_model
 
 FORMATS = {"float32": "F32", "bfloat16": "BF16", "q8_0": "Q8_0"}
 """llama.cpp's names of the weight formats."""
@@ -97,16 +97,11 @@ def measure(model: LlamaForCausalLM, name: str, options: argparse.Namespace) -> 
         path = Path(folder) / "model.gguf"
         write_gguf(model, FORMATS[name], path)
         other = LlamaCpp(path, tokens, options)
-    error = None
-    if name in ("float32", "bfloat16"):
-        plain = wrap_model(model.to(getattr(torch, name)), name="random")
-        packed = pack(plain)
-        variants = {"plain": plain, "packed": packed, "packed, compiled": compile_model(packed)}
-        for drafted in options.drafted:
-            for variant, loaded in variants.items():
-                functions[f"specdec {variant}, {drafted} drafted"] = verify_step(loaded, options.context, drafted)
-        error = difference(plain.model, other, tokens, max(options.drafted))
+    variants = specdec_models(model, name)
+    error = difference(next(iter(variants.values())).model, other, tokens, max(options.drafted))
     for drafted in options.drafted:
+        for variant, loaded in variants.items():
+            functions[f"specdec {variant}, {drafted} drafted"] = verify_step(loaded, options.context, drafted)
         functions[f"llama.cpp, {drafted} drafted"] = partial(other.verify, drafted)
     for function in functions.values():  # the first passes of compiled code are checked
         for _ in range(3):
@@ -119,6 +114,16 @@ def measure(model: LlamaForCausalLM, name: str, options: argparse.Namespace) -> 
         "milliseconds": {name: spread([1e3 * s for s in runs], 2) for name, runs in seconds.items()},
         "over_floor": {name: round(median(runs) / floor, 2) for name, runs in seconds.items()},
     }
+
+
+def specdec_models(model: LlamaForCausalLM, name: str) -> dict[str, LoadedModel]:
+    """Return the model in specdec, with weights of one format, in each way that is timed."""
+    if name == "q8_0":
+        rounded = quantize(wrap_model(model, name="random"), 8)
+        return {"int8": rounded, "int8, compiled": compile_model(rounded)}
+    plain = wrap_model(model.to(getattr(torch, name)), name="random")
+    packed = pack(plain)
+    return {"plain": plain, "packed": packed, "packed, compiled": compile_model(packed)}
 
 
 class LlamaCpp:

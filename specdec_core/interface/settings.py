@@ -201,9 +201,9 @@ class ModelSettings(Validated):
     """Quantize while loading: `{load_in_4bit: true}`, or `quant_method` with its settings."""
     adapter: Annotated[str, Field(min_length=1)] | None = None
     """A PEFT adapter (LoRA): a folder or a hub name. Needs peft."""
-    packed: bool | Literal["auto"] = "auto"
+    packed: bool | Literal["auto", "int8"] = "auto"
     """Pack the weights on a CPU: verifying is faster, for twice the memory. `auto` does, unless the model is tiny
-    or memory is short."""
+    or memory is short. `int8` rounds them to 8 bits, too."""
     compile: bool | Literal["auto"] = "auto"
     """Compile short forward passes: by TorchInductor on a CPU, as CUDA graphs on a GPU. `auto` does not."""
 
@@ -224,7 +224,7 @@ class ModelSettings(Validated):
         for name in ("max_memory", "offload_folder"):
             if getattr(self, name) is not None and self.device_map is None:
                 raise ValueError(f"{name!r} requires 'device_map', e.g. device_map: auto")
-        if self.packed is True and self.quantization_config is not None:
+        if self.packed in (True, "int8") and self.quantization_config is not None:
             raise ValueError("quantized weights cannot be packed; remove 'packed' or 'quantization_config'")
         if self.compile is True and self.device_map is not None:
             raise ValueError(

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from specdec_core.models.device import fetched_later, inference_only, moved, uploaded
     from specdec_core.models.fast.compiling import compile_model
     from specdec_core.models.fast.packing import pack, unpack
+    from specdec_core.models.fast.quantizing import quantize
     from specdec_core.models.fast.tensor_parallel import open_session
     from specdec_core.models.inflation import inflate
     from specdec_core.models.load.byte_level import bytes_of_characters
@@ -51,6 +52,7 @@ __all__ = [
     "open_session",
     "pack",
     "position_patch",
+    "quantize",
     "unmet_requirements",
     "unpack",
     "uploaded",
@@ -74,6 +76,7 @@ lazy_attributes(
         "specdec_core.models.load.model_outline": ("ModelOutline", "load_outline", "load_vocabulary"),
         "specdec_core.models.loaded": ("LoadedModel", "inspect_family"),
         "specdec_core.models.fast.packing": ("pack", "unpack"),
+        "specdec_core.models.fast.quantizing": ("quantize",),
         "specdec_core.models.fast.tensor_parallel": ("open_session",),
         "specdec_core.models.prefix_cache": ("PrefixCache",),
         "specdec_core.models.load.probe": ("TESTED_FAMILIES",),

@@ -74,6 +74,7 @@ class LoadedModel:
         share: Where the rest of its weights is, if the processes of torchrun share them; else None.
         passes: Its captured forward passes, if it is compiled; else None.
         exact_shapes: The number of columns of a step's forward pass; None if it depends on the draft.
+        bits: Of its weights, if `quantize` rounded them; else None.
     """
 
     model: Any
@@ -88,6 +89,7 @@ class LoadedModel:
     share: Share | None = None
     passes: StaticPasses | None = field(default=None, repr=False, compare=False)
     exact_shapes: int | None = None
+    bits: int | None = None
 
     @property
     def device(self) -> torch.device:
@@ -102,7 +104,7 @@ class LoadedModel:
     @property
     def quantized(self) -> bool:
         """Whether its weights are quantized."""
-        return getattr(self.model, "hf_quantizer", None) is not None
+        return self.bits is not None or getattr(self.model, "hf_quantizer", None) is not None
 
     @property
     def spread(self) -> bool:

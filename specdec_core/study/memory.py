@@ -122,9 +122,12 @@ class _Models:
         if key not in self._counted:
             self._counted[key] = ModelWork(config, dtype)
         work = self._counted[key]
-        # Packed weights are a second copy.
-        copies = 2 if settings.packed is True or (settings.packed == "auto" and device.type == "cpu") else 1
-        return copies * work.parameters * dtype.itemsize, work.cached_bytes(tokens)
+        size = work.parameters * dtype.itemsize
+        if settings.packed == "int8":
+            size += work.parameters
+        elif settings.packed is True or (settings.packed == "auto" and device.type == "cpu"):
+            size *= 2  # packed weights are a second copy
+        return size, work.cached_bytes(tokens)
 
 
 def _need(

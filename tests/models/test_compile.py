@@ -11,7 +11,7 @@ import torch
 from specdec_core.interface import LAST_HIDDEN
 from specdec_core.interface.errors import ModelError
 from specdec_core.interface.settings import TargetConfig
-from specdec_core.models import ModelSession, first_layers, load_model, pack, wrap_model
+from specdec_core.models import ModelSession, first_layers, load_model, pack, quantize, wrap_model
 from specdec_core.models.fast import compiling, cuda_graphs
 from specdec_core.models.fast.compiling import compile_as_set, compile_model, prove
 from specdec_core.models.fast.cuda_graphs import IDLE, GraphPasses
@@ -294,9 +294,8 @@ def test_models_made_of_a_compiled_one_do_not_run_its_passes():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("packed", [False, True])
-def test_inductor(packed):
-    loaded = wrap_model(tiny_model("llama"))
-    model = compile_model(pack(loaded) if packed else loaded)
+@pytest.mark.parametrize("prepare", [lambda model: model, pack, lambda model: quantize(model, 8)])
+def test_inductor(prepare):
+    model = compile_model(prepare(wrap_model(tiny_model("llama"))))
     assert model.passes is not None
     assert model.passes.failed is None

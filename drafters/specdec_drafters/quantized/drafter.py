@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from specdec_core.interface import TargetInfo
+from specdec_core.models import quantize
 from specdec_drafters.common.draft_model_loading import target_model
 from specdec_drafters.common.model_drafter import ModelDrafter
 from specdec_drafters.quantized.config import QuantizedConfig
-from specdec_drafters.quantized.model import quantized_copy
 
 
 class QuantizedDrafter(ModelDrafter):
@@ -21,4 +21,6 @@ class QuantizedDrafter(ModelDrafter):
     """
 
     def __init__(self, config: QuantizedConfig, target: TargetInfo) -> None:
-        super().__init__(config, target, quantized_copy(target_model(target, "quantized"), config.bits))
+        super().__init__(
+            config, target, quantize(target_model(target, "quantized"), config.bits, "drafter: quantized")
+        )

@@ -2,8 +2,8 @@
 
 The pass is traced once with symbolic sizes, so that one compilation serves all widths, lengths and capacities.
 Batches, and passes of a single column, are traced on their own. Calls go straight to the compiled code: no guards
-are evaluated. Packed weights are constants of the code ("freezing"), which lets oneDNN fuse activations and sums
-into its products.
+are evaluated. Packed and rounded weights are constants of the code ("freezing"), which lets oneDNN fuse
+activations and sums into its products.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class InductorPasses(StaticPasses):
     ) -> None:
         super().__init__(loaded, tolerance)
         self._compiler = compiler or compile_graph
-        self._packed = is_packed(loaded)
+        self._packed = is_packed(loaded) or loaded.bits is not None
         self._numbers = torch.arange(64)
         self._compiled: dict[Any, CheckedPass] = {}
 
@@ -106,13 +106,14 @@ def compile_graph(graph: GraphModule, fakes: Sequence[FakeTensor], *, frozen: bo
         fakes: Inputs without data.
         frozen: Whether weights become constants of the code.
     """
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of what torch itself uses
+    with warnings.catch_warnings():  # of what torch itself does
+        warnings.simplefilter("ignore", DeprecationWarning)
+        warnings.filterwarnings("ignore", "To copy construct from a tensor", UserWarning)
         from torch._inductor import config
         from torch._inductor.compile_fx import compile_fx
 
-    with config.patch(freezing=frozen), tracing(TracingContext(fakes[0].fake_mode)):
-        compiled: Any = compile_fx(graph, fakes)
+        with config.patch(freezing=frozen), tracing(TracingContext(fakes[0].fake_mode)):
+            compiled: Any = compile_fx(graph, fakes)
     return lambda *inputs: tuple(compiled(*inputs))
 
 

@@ -7,6 +7,7 @@ cost of reading the weights if it may rearrange ("pack") them beforehand.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Literal
 
 import torch
@@ -105,21 +106,32 @@ def is_packed(loaded: LoadedModel) -> bool:
 
 def describe_hardware(loaded: LoadedModel) -> str:
     """Return where a model runs, for results: `cpu (x86_64, 2 threads), packed weights, compiled`."""
-    packed = ", packed weights" if is_packed(loaded) else ""
+    packed = ", packed weights" if is_packed(loaded) else f", {loaded.bits}-bit weights" if loaded.bits else ""
     return describe_device(loaded.device) + packed + (", compiled" if loaded.passes is not None else "")
 
 
-def pack_as_set(loaded: LoadedModel, packed: bool | Literal["auto"]) -> LoadedModel:
+def pack_as_set(loaded: LoadedModel, packed: bool | Literal["auto", "int8"]) -> LoadedModel:
     """Apply the setting `packed` to a model.
 
     Args:
         loaded: A model.
         packed: `auto` packs a model for which `pack` works, whose linear layers have at least `SMALLEST` bytes,
-            and whose packed copy takes at most half of the memory that is free.
+            and whose packed copy takes at most half of the memory that is free. `int8` rounds the weights; see
+            `quantize`.
 
     Raises:
-        ModelError: `packed` is True and the model cannot be packed.
+        ModelError: `packed` is True and the model cannot be packed, or `int8` and it cannot be quantized.
     """
+    if packed == "int8":
+        from specdec_core.models.fast.quantizing import quantize  # which unpacks
+
+        device = next(loaded.model.parameters()).device
+        if device.type != "cpu":
+            raise ModelError(
+                f"{loaded.name}: `packed: int8` is for a CPU; this model is on {device}. Use "
+                "`quantization_config`."
+            )
+        return replace(quantize(loaded, 8, "packed: int8"), name=loaded.name)
     if packed == "auto":
         packed = not loaded.quantized and not loaded.spread and _why_not(loaded) is None and _pays(loaded)
     return pack(loaded) if packed else loaded

@@ -152,7 +152,7 @@ def load_model(
     adapter: str | Path | None = None,
     tensor_parallel: int | None = None,
     trust_remote_code: bool = False,
-    packed: bool | Literal["auto"] = "auto",
+    packed: bool | Literal["auto", "int8"] = "auto",
     compile: bool | Literal["auto"] = "auto",  # noqa: A002  (as in a study)
     exact_shapes: bool | int = False,
     folder: Path = Path(),
@@ -176,7 +176,8 @@ def load_model(
         tensor_parallel: Share the weights among this number of processes, started by torchrun. It returns on rank
             0 alone: the others compute their share until rank 0 ends, and then end, too. Needs accelerate.
         trust_remote_code: Run code from the model's repository.
-        packed: Pack the weights for a CPU; see `pack`. `auto` packs where that works and memory allows.
+        packed: Pack the weights for a CPU; see `pack`. `auto` packs where that works and memory allows;
+            `int8` rounds the weights to 8 bits (see `quantize`).
         compile: Compile short forward passes; see `compile_model`. `auto` does not, as yet.
         exact_shapes: Run the passes of all steps over the same number of columns; see `with_exact_shapes`.
         folder: Base for relative paths.

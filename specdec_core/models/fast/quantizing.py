@@ -1,43 +1,56 @@
-"""A quantized copy of a target."""
+"""Copies of a model whose linear layers have weights of 8 or 4 bits."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
 from torch import nn
 from transformers.pytorch_utils import Conv1D
 
-from specdec_core.interface import ModelError
-from specdec_core.models import LoadedModel, unpack, with_modules
-from specdec_drafters.quantized.layers import Int4Linear, Int8Linear, QuantizedLinear
+from specdec_core.interface.errors import ModelError
+from specdec_core.models.fast.integer_layers import Int4Linear, Int8Linear, QuantizedLinear
+from specdec_core.models.fast.packing import unpack
+from specdec_core.models.features import ModelFeatures
+from specdec_core.models.loaded import LoadedModel
+from specdec_core.models.variants import with_modules
 
 _LEAST = 0.5
 """The share of the weights that linear layers must hold."""
 
 
-def quantized_copy(target: LoadedModel, bits: int) -> LoadedModel:
+def quantize(loaded: LoadedModel, bits: int, setting: str = "quantize") -> LoadedModel:
     """Return a copy of a model with quantized linear layers; it shares everything else with the model.
 
+    On a CPU, 8-bit weights have a scale per output, and activations are rounded to 8 bits with a scale per token,
+    so that the logits of a token depend on no other token of the pass. 4-bit weights have a scale and a zero point
+    per 32 inputs, and activations are in bfloat16. Other devices need torchao. The output embedding has 8 bits.
+
     Args:
-        target: The model; packed or not.
+        loaded: The model; packed or not.
         bits: 8 or 4.
+        setting: What asks for it, for messages.
 
     Raises:
         ModelError: Its weights are quantized already, spread over devices, or mostly not in linear layers, or the
             device needs torchao, which is not installed.
     """
-    target.check_plain("drafter: quantized")
-    plain = unpack(target)
+    loaded.check_plain(setting)
+    plain = unpack(loaded)
     layers = dict(_linear_layers(plain.model))
-    _check_share(plain, layers)
+    _check_share(plain, layers, setting)
     head = plain.model.get_output_embeddings()
     on_cpu = plain.device.type == "cpu" and torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
-    quantize = _on_cpu if on_cpu else _by_torchao
-    modules = {id(layer): quantize(layer, 8 if layer is head else bits) for layer in layers}
-    return replace(with_modules(plain, modules), name=f"{target.name} in {bits} bits")
+    quantized = _on_cpu if on_cpu else partial(_by_torchao, setting=setting)
+    modules = {id(layer): quantized(layer, 8 if layer is head else bits) for layer in layers}
+    copied = with_modules(plain, modules)
+    features = copied.features
+    if plain.features is not None:  # what was trained or recorded for the original weights is not for these
+        features = ModelFeatures(copied.model, f"{plain.features.fingerprint()}-int{bits}")
+    return replace(copied, name=f"{loaded.name} in {bits} bits", bits=bits, features=features)
 
 
 def _linear_layers(model: Any) -> Iterator[tuple[nn.Module, int]]:
@@ -47,14 +60,14 @@ def _linear_layers(model: Any) -> Iterator[tuple[nn.Module, int]]:
             yield layer, layer.weight.numel()
 
 
-def _check_share(target: LoadedModel, layers: dict[nn.Module, int]) -> None:
-    embeddings = {id(layer.weight) for layer in target.model.modules() if isinstance(layer, nn.Embedding)}
-    others = sum(weight.numel() for weight in target.model.parameters() if id(weight) not in embeddings)
+def _check_share(loaded: LoadedModel, layers: dict[nn.Module, int], setting: str) -> None:
+    embeddings = {id(layer.weight) for layer in loaded.model.modules() if isinstance(layer, nn.Embedding)}
+    others = sum(weight.numel() for weight in loaded.model.parameters() if id(weight) not in embeddings)
     linear = sum(count for layer, count in layers.items() if id(layer.weight) not in embeddings)
     if linear < _LEAST * others:
         raise ModelError(
-            f"drafter 'quantized': {target.name} has most of its weights outside linear layers (a mixture of "
-            "experts?), so that its copy would be no faster. Choose another drafter."
+            f"{setting}: {loaded.name} has most of its weights outside linear layers (a mixture of experts?), so "
+            "that a quantized copy would be no faster."
         )
 
 
@@ -72,7 +85,7 @@ def _on_cpu(layer: nn.Module, bits: int) -> QuantizedLinear:
     return kind(weight, bias)
 
 
-def _by_torchao(layer: nn.Module, bits: int) -> nn.Module:
+def _by_torchao(layer: nn.Module, bits: int, setting: str) -> nn.Module:
     """Return a layer whose weights torchao has quantized.
 
     Raises:
@@ -82,7 +95,7 @@ def _by_torchao(layer: nn.Module, bits: int) -> nn.Module:
         from torchao.quantization import Int4WeightOnlyConfig, Int8WeightOnlyConfig, quantize_
     except ImportError as error:
         raise ModelError(
-            "drafter 'quantized': on this device it needs torchao: pip install 'specdec-core[torchao]'."
+            f"{setting}: on this device it needs torchao: pip install 'specdec-core[torchao]'."
         ) from error
     weight, bias = _weight_and_bias(layer)
     copied = nn.Linear(weight.shape[1], weight.shape[0], bias is not None, device="meta")
@@ -94,5 +107,5 @@ def _by_torchao(layer: nn.Module, bits: int) -> nn.Module:
         quantize_(holder, config)
     except (RuntimeError, ValueError, NotImplementedError, AssertionError, ImportError) as error:
         reason = str(error).splitlines()[0]
-        raise ModelError(f"drafter 'quantized': torchao cannot quantize this target: {reason}") from error
+        raise ModelError(f"{setting}: torchao cannot quantize this model: {reason}") from error
     return holder[0]

@@ -12,6 +12,8 @@ from functools import cache
 import torch
 from torch import Tensor, nn
 
+from specdec_core.interface.errors import ModelError
+
 _TINY = 1e-20
 """Stands for the largest value of a row of zeros."""
 GROUP = 32
@@ -42,6 +44,12 @@ class QuantizedLinear(nn.Module):
     def product(self, rows: Tensor) -> Tensor:
         """Multiply rows `[N, in]` with the quantized weights; return `[N, out]`, float32 or bfloat16."""
         raise NotImplementedError
+
+    def train(self, mode: bool = True) -> QuantizedLinear:
+        """Raise an error if the layer is to be trained: the quantized copy would not follow the weights."""
+        if mode:
+            raise ModelError("quantized weights cannot be trained. Load the model without `packed: int8`.")
+        return super().train(mode)
 
     def extra_repr(self) -> str:
         """Describe the layer in a printed model."""
