@@ -280,7 +280,9 @@ class OnePassConfig(Eagle3Config):
     targets = "decoder-only"
 
 
-@pytest.mark.parametrize("check", [check for check in checks_for("drafter") if check.name in CHECKED], ids=str)
+@pytest.mark.parametrize(
+    "check", [check for check in checks_for("drafter") if check.name in CHECKED], ids=lambda check: check.name
+)
 def test_a_trained_head_for_one_pass_conforms(trained_for_one_pass, check):
     run_check(check, trained_for_one_pass)
 
