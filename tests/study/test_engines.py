@@ -221,6 +221,51 @@ def test_figures_of_llama_cpp_are_sums(serve):
     assert any("24 of 48 draft tokens" in note for note in row.notes)
 
 
+LLAMA_SERVER = {
+    "choices": [
+        {
+            "text": "import tokenize\nimport tokenize\nimport struct\nimport sys\nimport p",
+            "index": 0,
+            "logprobs": None,
+            "finish_reason": "length",
+        }
+    ],
+    "created": 1795665895,
+    "model": "target.gguf",
+    "system_fingerprint": "b1-0c1e570",
+    "object": "text_completion",
+    "usage": {
+        "completion_tokens": 16,
+        "prompt_tokens": 3,
+        "total_tokens": 19,
+        "prompt_tokens_details": {"cached_tokens": 0},
+    },
+    "id": "chatcmpl-WozeDY7S5JiILfXccLjQqTP1EiKOWw4x",
+    "timings": {
+        "cache_n": 0,
+        "prompt_n": 3,
+        "prompt_ms": 9.121,
+        "prompt_per_token_ms": 3.0403333333333333,
+        "prompt_per_second": 328.91130358513317,
+        "predicted_n": 16,
+        "predicted_ms": 60.503,
+        "predicted_per_token_ms": 4.033533333333334,
+        "predicted_per_second": 247.92159066492573,
+        "draft_n": 18,
+        "draft_n_accepted": 10,
+    },
+}
+"""What `llama-server` of llama.cpp (0.5.0-dev, 0c1e570) answered, with the target as its own `draft-simple`."""
+
+
+def test_the_figures_of_llama_server_are_read():
+    found = read_answer(LLAMA_SERVER, 1.5)
+    assert (found.tokens, found.finish_reason) == (16, "length")
+    assert (found.drafted, found.accepted) == (18, 10)
+    assert found.request is None, "it tells sums, and not the drafts of each step"
+    assert found.token_ids == ()
+
+
 LLAMA_CPP_PYTHON = {
     "id": "cmpl-75121a77-2faf-46d6-aa46-62e78d87acc1",
     "object": "text_completion",
