@@ -2,15 +2,18 @@
 
 import json
 import re
+from collections import Counter
 
 import pytest
 
 from specdec_core.study import compare
 from specdec_core.study.report.result_files import first_outputs, first_traces
+from specdec_core.study.run import factory
 from specdec_core.study.run.runner import run_study
 from specdec_core.trace.figure import script, script_source
 from tests.study.page_elements import Elements
 from tests.study.toy_study import STUDY, Recorder
+from tests.toys import Gamma
 
 KEPT = ("accepted", "recovered", "bonus")
 GROUPED = STUDY.replace("prompts: [a b c, d e, f]", "prompts: {{file: prompts.jsonl, group: kind}}")
@@ -102,3 +105,17 @@ def test_the_text_of_a_token_is_not_markup(study, tmp_path):
     page = report_page("a", [baseline(), run("best")], {}, {}, traces={(None, "best"): trace})
     assert page.count("<script") == 1
     assert "\x1b" not in page
+
+
+def test_controllers_do_not_learn_from_it(study, monkeypatch):
+    opened = []
+
+    class Counted(Gamma):
+        def open(self, batch):
+            opened.append(self)
+            return super().open(batch)
+
+    monkeypatch.setattr(factory, "make_gamma", lambda *_: Counted(2))
+    run_study(study(), Recorder())
+    counts = sorted(Counter(opened).values())
+    assert counts == [1, 1, 1 + 2 * 3, 1 + 2 * 3], "of two runs: to warm up, and for each prompt of each repeat"

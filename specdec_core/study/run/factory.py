@@ -14,6 +14,7 @@ from specdec_core.decoding import (
     make_lenience,
     make_rule,
 )
+from specdec_core.interface import Drafter
 from specdec_core.interface.settings import SamplingSettings, TargetConfig
 from specdec_core.models import LoadedModel
 from specdec_core.models.inflation import load_inflated
@@ -80,6 +81,7 @@ def make_decoder(
     folder: Path = Path(),
     strict: bool = False,
     plugin_timeout: float | None = None,
+    drafter: Drafter | None = None,
 ) -> Decoder:
     """Load the drafter and controllers of a run and return its decoder.
 
@@ -91,6 +93,7 @@ def make_decoder(
         folder: Base for relative paths.
         strict: Raise when a plugin fails.
         plugin_timeout: Seconds that one call into a plugin may take; see `Decoder`.
+        drafter: The drafter, if it is loaded already.
 
     Raises:
         PluginError: If a plugin cannot be loaded, or the target lacks what it needs.
@@ -100,7 +103,7 @@ def make_decoder(
     lenience = make_lenience(run.lenience, registry)
     return Decoder(
         target,
-        make_drafter(target, run.drafter, registry=registry, folder=folder),
+        drafter or make_drafter(target, run.drafter, registry=registry, folder=folder),
         gamma=make_gamma(run.gamma, registry),
         lenience=lenience,
         rule=make_rule(run.rule, registry, greedy=sampling.greedy, lenience=lenience),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from time import thread_time
@@ -86,7 +87,8 @@ class PreparedRun:
     def __init__(self, target: LoadedModel, job: RunJob, registry: Registry) -> None:
         self._target = target
         self._job = job
-        self._decoder = make_decoder(
+        self._new_decoder = partial(
+            make_decoder,
             target,
             job.run,
             registry=registry,
@@ -94,6 +96,7 @@ class PreparedRun:
             folder=job.folder,
             plugin_timeout=job.plugin_timeout,
         )
+        self._decoder = self._new_decoder()
         self._generation = job.generation
         constraint = job.generation.constraint
         if job.run.drafter is None and constraint is not None:
@@ -165,8 +168,9 @@ class PreparedRun:
     def _trace(self) -> dict[str, Any] | None:
         """Decode the first tokens of the first prompt again, untimed, and return the trace.
 
-        The drafter knows what it knew when this prompt was decoded, unless it decoded others to warm up. None if
-        nothing drafts, for beam search, and where the prompt has no answer.
+        The drafter knows what it knew when this prompt was decoded, unless it decoded others to warm up.
+        Controllers are new, so that those of the run do not learn from it. None if nothing drafts, for beam
+        search, and where the prompt has no answer.
         """
         drafter, tokens = self._decoder.drafter, min(_TRACED_TOKENS, self._generation.max_new_tokens)
         if drafter is None or self._generation.beams > 1:
@@ -175,7 +179,7 @@ class PreparedRun:
         prompts, seeds = self._job.batches[0]
         observer = TraceObserver(probabilities=True)
         short = self._generation.model_copy(update={"max_new_tokens": tokens})
-        with closing(Conversations(self._decoder, 1)) as talk:
+        with closing(Conversations(self._new_decoder(drafter=drafter), 1)) as talk:
             for _ in talk.stream([prompts[0][0]], short, [observer], seeds=[seeds[0][0]]):
                 pass
         return {"prompt": 0, **observer.traces()[0]} if observer.reports else None
