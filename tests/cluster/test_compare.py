@@ -75,7 +75,7 @@ def _without_times(value: object) -> object:
     return [_without_times(part) for part in value] if isinstance(value, list) else value
 
 
-_CLOCKED = {"c", "crc32", "gamma_best", "diagnosis"}
+_CLOCKED = {"c", "crc32", "gamma_best", "diagnosis", "begin", "draft", "verify"}
 
 
 def _journal(folder: Path) -> list[object]:
