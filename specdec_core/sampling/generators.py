@@ -10,8 +10,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from specdec_core.models.device import uploaded
-
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
@@ -74,10 +72,6 @@ class RowGenerators:
             B lists, padded with 0.5.
         """
         return [self._take(row, count) + [0.5] * (width - count) for row, count in enumerate(counts)]
-
-    def uniforms(self, counts: Sequence[int], width: int, device: torch.device | str = "cpu") -> Tensor:
-        """Draw as `numbers`; return `[B, width]` float64 on a device."""
-        return uploaded(self.numbers(counts, width), device, torch.float64)
 
 
 def row_seed(seed: int, index: int) -> int:

@@ -188,6 +188,30 @@ class DrawingSession(DraftSession):
         return Proposal(tokens.to(self._where), tuple(request.budget), Dense(q.to(self._where)))
 
 
+class DrawingTrees(Drawing):
+    """Draws trees, each of one branch."""
+
+    drafts_trees = True
+
+    def open(self, session):
+        return DrawingTreesSession(self.where)
+
+
+class DrawingTreesSession(DrawingSession):
+    def propose(self, request):
+        proposal = super().propose(request)
+        parents = torch.arange(proposal.tokens.shape[1]).expand_as(proposal.tokens) - 1
+        lengths = tuple(map(min, request.budget, request.depth))
+        return Proposal(proposal.tokens, lengths, proposal.q, parents.to(self._where))
+
+
+@pytest.mark.parametrize("where", ["cpu", "cuda"])
+def test_a_tree_of_tensors(device, where):
+    expected = decode(Decoder(target_on("cpu"), DrawingTrees("cpu"), gamma=gamma_of("tree"), temperature=1))
+    drafter = DrawingTrees(device if where == "cuda" else "cpu")
+    assert decode(Decoder(target_on(device), drafter, gamma=gamma_of("tree"), temperature=1)) == expected
+
+
 @pytest.mark.parametrize("places", [("cpu", "cuda"), ("cuda", "cpu"), ("cuda", "cuda")])
 def test_nothing_is_read_before_it_has_arrived(places):
     target, drafter = places
