@@ -144,7 +144,7 @@ Part = tuple[Any, str, str]
 INNER_PARTS: list[Part] = [
     (ModelSession, "forward", "laying out blocks"),
     (DraftRecorder, "sample", "sampling drafts"),
-    (RowGenerators, "uniforms", "random numbers"),
+    (RowGenerators, "numbers", "random numbers"),
     (proposer, "validate", "validating the proposal"),
     (LogitsToProbs, "__call__", "standardizing"),
     (SpeculativeSampling, "sample", "acceptance"),

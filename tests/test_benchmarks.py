@@ -194,3 +194,9 @@ def test_what_was_recorded_once_says_how_and_where_and_stands_on_a_page():
         assert found["machine"]
         assert all(row.keys() >= set(found.get("columns", ())) for row in found["rows"])
         assert ("columns" in found) == (f"<!-- measured: {name} -->" in pages), name
+
+
+def test_the_parts_of_a_step_that_overhead_times_exist(benchmark):
+    script = benchmark("overhead")
+    with script.timed_parts(script.Clock(), script.INNER_PARTS):
+        assert {label for _, _, label in script.INNER_PARTS} >= {"acceptance", "random numbers"}

@@ -86,21 +86,19 @@ class _Group(TyperGroup):
         try:
             with _visibly():
                 return super().invoke(ctx)
-        except SpecdecError as error:
-            text = traceback.format_exc() if ctx.params.get("debug") else str(error)
-            error_console().print(text, style="red", soft_wrap=True)
-            raise typer.Exit(error.exit_code) from None
-        except KeyboardInterrupt as stopped:
-            with suppress(OSError):  # after SIGHUP there may be no terminal
-                if ctx.params.get("debug"):
-                    error_console().print(traceback.format_exc(), soft_wrap=True)
-                # The message says how to resume, if the command can.
-                error_console().print(str(stopped) or "stopped.", soft_wrap=True)
-            raise typer.Exit(stopped.exit_code if isinstance(stopped, Stopped) else INTERRUPTED) from None
         except SystemExit as left:  # typer's own way out is another exception
             if isinstance(left.__context__, BrokenPipeError):
                 raise  # of rich, when the reader of the output has left
             raise RuntimeError(f"sys.exit({left.code!r}) was called in the middle of the command") from left
+        except (KeyboardInterrupt, Exception) as error:
+            stopped = error if isinstance(error, KeyboardInterrupt) else Stopped.received
+            if stopped is None and not isinstance(error, SpecdecError):
+                raise
+            # The message of a stopped command says how to resume, if it can.
+            text = traceback.format_exc() if ctx.params.get("debug") else str(stopped or error) or "stopped."
+            with suppress(OSError):  # after SIGHUP there may be no terminal
+                error_console().print(text, style=None if stopped else "red", soft_wrap=True)
+            raise typer.Exit(getattr(stopped or error, "exit_code", INTERRUPTED)) from None
 
 
 app = typer.Typer(

@@ -7,6 +7,7 @@ import signal
 from collections.abc import Callable
 from contextlib import suppress
 from types import FrameType
+from typing import ClassVar
 
 _SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
 _SHOW_CURSOR = b"\x1b[?25h"
@@ -18,6 +19,9 @@ class Stopped(KeyboardInterrupt):
     Args:
         number: The signal.
     """
+
+    received: ClassVar[Stopped | None] = None
+    """The first one that was raised: compiled code may replace it with an exception of its own."""
 
     def __init__(self, number: int) -> None:
         super().__init__()
@@ -55,7 +59,8 @@ def _handle(handler: Callable[[int, FrameType | None], None] | signal.Handlers) 
 def _stop(number: int, _: FrameType | None) -> None:
     """End the command in order: `Stopped` passes through it. A second signal does not wait for that."""
     _handle(_end_at_once)
-    raise Stopped(number)
+    Stopped.received = Stopped(number)
+    raise Stopped.received
 
 
 def _end_at_once(number: int, _: FrameType | None) -> None:
