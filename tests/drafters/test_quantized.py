@@ -15,14 +15,15 @@ from specdec_core.decoding import Decoder
 from specdec_core.interface import ModelError
 from specdec_core.interface.settings import SamplingSettings
 from specdec_core.models import inflate, load_model, pack, quantize, wrap_model
-from specdec_core.models.fast.integer_layers import (
+from specdec_core.models.fast.integer_products import (
     GROUP,
-    Int4Linear,
-    Int8Linear,
+    Int4Product,
+    Int8Product,
     activation_steps,
     round_to_int4,
     round_to_int8,
 )
+from specdec_core.models.fast.packed_linear import PackedLinear, SharedProduct
 from specdec_core.testing.harness.state import changed_state, model_state
 from specdec_drafters.quantized.config import QuantizedConfig
 from specdec_drafters.quantized.drafter import QuantizedDrafter
@@ -43,13 +44,23 @@ def normal(*shape, seed=0):
 
 
 def layer_of(kind, outputs, inputs, bias=True):
-    weight = nn.Parameter(normal(outputs, inputs), requires_grad=False)
-    return kind(weight, nn.Parameter(normal(outputs, seed=1), requires_grad=False) if bias else None)
+    return packed(kind, normal(outputs, inputs), normal(outputs, seed=1) if bias else None)
+
+
+def packed(kind, weight, bias=None):
+    """Return a layer with a product of some kind."""
+    parameters = [None if each is None else nn.Parameter(each, requires_grad=False) for each in (weight, bias)]
+    return PackedLinear(*parameters, SharedProduct(kind(weight, bias), [len(weight)]))
+
+
+def products(model):
+    """Return the kind of the product of each packed layer."""
+    return [type(layer.product) for layer in model.modules() if isinstance(layer, PackedLinear)]
 
 
 def dequantized(layer):
     """Return the weights that a layer stands for, `[out, in]`, from the rounded values themselves."""
-    if isinstance(layer, Int8Linear):
+    if isinstance(layer.product, Int8Product):
         values, scales = round_to_int8(layer.weight)
         return values.float() * scales[:, None]
     values, groups = round_to_int4(layer.weight)
@@ -69,7 +80,7 @@ def test_8_bits_are_the_nearest_of_255_values():
 def test_4_bits_are_the_nearest_of_16_values_of_a_group():
     weight = normal(16, 3 * GROUP)
     weight[2, :GROUP] = 0.25
-    layer = Int4Linear(nn.Parameter(weight), None)
+    layer = packed(Int4Product, weight)
     values, _ = round_to_int4(weight)
     assert set(values.unique().tolist()) <= set(range(16))
     groups = weight.view(16, 3, GROUP)
@@ -79,7 +90,7 @@ def test_4_bits_are_the_nearest_of_16_values_of_a_group():
     assert (error <= 0.5 * step + 0.01 * groups.abs().amax(-1, keepdim=True)).all()
 
 
-@pytest.mark.parametrize(("kind", "tolerance"), [(Int8Linear, 1e-5), (Int4Linear, 6e-3)])
+@pytest.mark.parametrize(("kind", "tolerance"), [(Int8Product, 1e-5), (Int4Product, 6e-3)])
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("shape", [(1, 1), (3, 5), (2, 40)])
 def test_a_layer_multiplies_with_the_rounded_weights(kind, tolerance, bias, shape):
@@ -87,7 +98,7 @@ def test_a_layer_multiplies_with_the_rounded_weights(kind, tolerance, bias, shap
     rows = normal(*shape, 64, seed=2)
     rows[0, 0] *= 100
     read = rows
-    if kind is Int8Linear:
+    if kind is Int8Product:
         scales = rows.abs().amax(-1, keepdim=True) / activation_steps()
         read = (rows / scales).round() * scales
     expected = nn.functional.linear(read, dequantized(layer), layer.bias)
@@ -98,7 +109,7 @@ def test_a_layer_multiplies_with_the_rounded_weights(kind, tolerance, bias, shap
 
 
 def test_a_row_of_8_bits_depends_on_no_other_row():
-    layer = layer_of(Int8Linear, 48, 64)
+    layer = layer_of(Int8Product, 48, 64)
     rows = normal(9, 64, seed=2)
     rows[4] *= 1000
     rows[5] = 0
@@ -108,9 +119,8 @@ def test_a_row_of_8_bits_depends_on_no_other_row():
 
 
 def test_other_data_types():
-    for kind in (Int8Linear, Int4Linear):
-        weight, bias = (nn.Parameter(normal(*shape).bfloat16(), False) for shape in ((48, 64), (48,)))
-        layer = kind(weight, bias)
+    for kind in (Int8Product, Int4Product):
+        layer = packed(kind, *(normal(*shape).bfloat16() for shape in ((48, 64), (48,))))
         rows = normal(2, 64).bfloat16()
         assert layer(rows).dtype == torch.bfloat16
         expected = nn.functional.linear(rows.float(), dequantized(layer), layer.bias.float())
@@ -132,12 +142,9 @@ def test_the_copy_is_close_to_the_target_which_is_not_changed(family, bits):
     overlap = torch.minimum(p, q).sum(-1).mean()
     least = 0.6 if bits == 4 else 0.97 if activation_steps() == 127 else 0.93
     assert least < overlap < 1 - 1e-6
-    kinds = [type(layer) for layer in copied.model.modules()]
-    assert nn.Linear not in kinds
-    assert Int8Linear in kinds
-    assert type(copied.model.get_output_embeddings()) is Int8Linear
-    if bits == 4 and family != "gpt2":
-        assert Int4Linear in kinds
+    assert not any(type(layer) is nn.Linear for layer in copied.model.modules())
+    assert type(copied.model.get_output_embeddings().product) is Int8Product
+    assert set(products(copied.model)) == {Int8Product, *([Int4Product] if bits == 4 else [])}
 
 
 def test_weights_are_shared_with_the_target_packed_or_not():
@@ -220,8 +227,7 @@ def test_a_target_whose_weights_are_elsewhere_is_refused():
 def test_an_inflated_target_is_copied_as_a_whole():
     target = inflate(load_model("builtin:target", packed=False), 1, 512)
     copied = quantize(target, 8)
-    layers = [layer for layer in copied.model.modules() if isinstance(layer, Int8Linear)]
-    assert len(layers) == 13 * 7 + 1
+    assert products(copied.model) == [Int8Product] * (13 * 7 + 1)
 
 
 @pytest.fixture
@@ -266,6 +272,6 @@ def test_8_bits_are_those_of_torchao():
     assert (theirs.qdata.int() - values.int()).abs().max() <= 1
     torch.testing.assert_close(theirs.scale.flatten().float(), scales, rtol=1e-2, atol=0)
     rows = normal(3, 64)
-    ours = Int8Linear(nn.Parameter(weight, requires_grad=False), None)(rows)
+    ours = Int8Product(weight, None)(rows)
     with torch.inference_mode():
         assert (layer(rows) - ours).norm() <= 0.02 * ours.norm()

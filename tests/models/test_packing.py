@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -10,10 +11,11 @@ import torch
 from specdec_core.decoding import Decoder
 from specdec_core.interface import ModelError
 from specdec_core.interface.settings import GenerationSettings, SamplingSettings, TargetConfig
-from specdec_core.models import inflate, load_model, pack, wrap_model
+from specdec_core.models import inflate, load_model, pack, quantize, wrap_model
 from specdec_core.models.device import available_memory
 from specdec_core.models.fast import packing
-from specdec_core.models.fast.packing import PackedLinear, is_packed, pack_as_set, unpack
+from specdec_core.models.fast.packed_linear import PackedLinear
+from specdec_core.models.fast.packing import is_packed, pack_as_set, unpack
 from specdec_core.study.run.factory import load_target
 from tests.tiny import DECODER_ONLY, ENCODER_DECODER, tiny_model
 from tests.toys import Gamma, TableDrafter
@@ -173,7 +175,7 @@ def test_it_works_under_autocast():
 
 
 def test_it_refuses_to_be_trained():
-    with pytest.raises(ModelError, match=r"Load the model with packed=False"):
+    with pytest.raises(ModelError, match=r"Load the model with `packed: false`"):
         pack(wrap_model(tiny_model("llama"))).model.train()
 
 
@@ -190,3 +192,59 @@ def test_other_devices_are_an_error():
     loaded.model.to("meta")
     with pytest.raises(ModelError, match="these are on meta, in float32"):
         pack(loaded)
+
+
+def shares(loaded):
+    """Return the names of the layers of each product, without the layer's number."""
+    products = {}
+    for name, layer in loaded.model.named_modules():
+        if isinstance(layer, PackedLinear):
+            products.setdefault(id(layer.product), []).append(name)
+    return [" ".join(name.rpartition(".")[2] for name in names) for names in products.values()]
+
+
+@pytest.mark.parametrize("kind", [pack, partial(quantize, bits=8)])
+def test_layers_with_the_same_input_multiply_at_once(kind):
+    layers = tiny_model("llama").config.num_hidden_layers
+    assert shares(kind(wrap_model(tiny_model("llama")))) == [
+        *["q_proj k_proj v_proj", "o_proj", "gate_proj up_proj", "down_proj"] * layers,
+        "lm_head",
+    ]
+    t5 = shares(kind(wrap_model(tiny_model("t5"))))
+    assert t5.count("q k v") == 4
+    assert t5.count("q") == t5.count("k v") == 2  # attention to the encoder's states
+
+
+class Pair(torch.nn.Module):
+    """Two layers, the second of which may be given what the first was, changed in place."""
+
+    def __init__(self, width, changed):
+        super().__init__()
+        self.first, self.second = (torch.nn.Linear(width, width) for _ in range(2))
+        self.changed = changed
+
+    def forward(self, rows):
+        first = self.first(rows)
+        if self.changed:
+            rows.mul_(2)
+        return first + self.second(rows)
+
+
+@pytest.mark.parametrize("changed", [False, True])
+def test_a_tensor_that_is_changed_in_place_is_another_input(changed):
+    model = tiny_model("llama", VOCAB)
+    model.model.norm = torch.nn.Sequential(model.model.norm, Pair(model.config.hidden_size, changed))
+    loaded = wrap_model(model)
+    packed = pack(loaded)
+    torch.testing.assert_close(logits_of(packed.model), logits_of(loaded.model), atol=1e-4, rtol=1e-4)
+    assert ("first second" in shares(packed)) is not changed
+
+
+def test_a_layer_that_is_called_alone_or_with_another_input_has_its_own_result():
+    loaded = wrap_model(tiny_model("llama"))
+    layers = [each.model.model.layers[0].self_attn for each in (loaded, pack(loaded))]
+    one, other = torch.randn(2, 1, 3, layers[0].q_proj.in_features)
+    with torch.inference_mode():
+        for name, rows in zip("qkvvkkqqv", (one, one, other, other, one, one, one, other, other), strict=True):
+            expected, found = (getattr(layer, f"{name}_proj")(rows) for layer in layers)
+            torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)

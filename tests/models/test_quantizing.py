@@ -10,7 +10,8 @@ from specdec_core.decoding import Decoder
 from specdec_core.interface import ModelError
 from specdec_core.interface.settings import GenerationSettings, SamplingSettings, TargetConfig
 from specdec_core.models import inflate, load_model, pack, quantize, wrap_model
-from specdec_core.models.fast.integer_layers import Int8Linear
+from specdec_core.models.fast.integer_products import Int8Product
+from specdec_core.models.fast.packed_linear import PackedLinear
 from specdec_core.models.fast.packing import describe_hardware, pack_as_set
 from specdec_core.offline.record import read_record
 from specdec_core.offline.record.recorded_target import fingerprint_weights
@@ -44,7 +45,7 @@ def test_greedy_texts_with_drafts_are_those_without(family):
 def test_a_study_rounds_with_a_setting():
     target = load_target(TargetConfig(model="builtin:target", packed="int8"))
     plain = load_model("builtin:target", packed=False)
-    assert any(isinstance(layer, Int8Linear) for layer in target.model.modules())
+    assert any(isinstance(layer, PackedLinear) for layer in target.model.modules())
     assert target.name == plain.name
     assert describe_hardware(target) == f"{describe_hardware(plain)}, 8-bit weights"
     tokens = [[5, 6, 7, 8, 9, 10]]
@@ -54,7 +55,9 @@ def test_a_study_rounds_with_a_setting():
 
 def test_an_inflated_target_is_rounded_as_a_whole():
     target = load_target(TargetConfig(model="builtin:target", packed="int8", inflate={"layers": 1, "width": 512}))
-    assert sum(isinstance(layer, Int8Linear) for layer in target.model.modules()) == 13 * 7 + 1
+    layers = [layer for layer in target.model.modules() if isinstance(layer, PackedLinear)]
+    assert len(layers) == 13 * 7 + 1
+    assert all(isinstance(layer.product, Int8Product) for layer in layers)
 
 
 def test_a_record_of_the_original_is_not_one_of_the_rounded_target():
@@ -77,7 +80,7 @@ def test_rounded_weights_are_not_changed_again(function, setting):
 
 
 def test_rounded_weights_are_not_trained():
-    with pytest.raises(ModelError, match="Load the model without `packed: int8`"):
+    with pytest.raises(ModelError, match="Load the model with `packed: false`"):
         quantize(wrap_model(tiny_model("llama")), 8).model.train()
 
 

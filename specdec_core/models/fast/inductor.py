@@ -112,7 +112,7 @@ def compile_graph(graph: GraphModule, fakes: Sequence[FakeTensor], *, frozen: bo
         from torch._inductor import config
         from torch._inductor.compile_fx import compile_fx
 
-        with config.patch(freezing=frozen), tracing(TracingContext(fakes[0].fake_mode)):
+        with config.patch(freezing=frozen, cpp_wrapper=True), tracing(TracingContext(fakes[0].fake_mode)):
             compiled: Any = compile_fx(graph, fakes)
     return lambda *inputs: tuple(compiled(*inputs))
 

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from specdec_core.interface.errors import ModelError
 from specdec_core.models.device import available_memory, describe_device
+from specdec_core.models.fast.packed_linear import PackedLinear, packed_layers
 from specdec_core.models.loaded import LoadedModel
 from specdec_core.models.variants import with_modules
 
@@ -27,43 +28,19 @@ _ROWS = 8
 """Number of rows (tokens) that the layout is optimized for. Other numbers give the same results."""
 
 
-class PackedLinear(nn.Module):
-    """A linear layer that multiplies with a packed copy of its weights.
+class PackedProduct:
+    """A product with weights that oneDNN has packed. Rows of another dtype, as under autocast, are converted."""
 
-    Attributes:
-        weight: `[out, in]`, the original weights, shared with the original layer.
-        bias: `[out]`, or None.
-    """
+    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+        self._dtype, self._bias = weight.dtype, bias
+        self._packed = torch.ops.mkldnn._reorder_linear_weight(weight, _ROWS)
 
-    def __init__(self, layer: nn.Linear) -> None:
-        super().__init__()
-        self.in_features, self.out_features = layer.in_features, layer.out_features
-        self.weight, self.bias = layer.weight, layer.bias
-        # In a tuple, so that Module.to does not find it: a packed tensor cannot be converted.
-        self._packed = (torch.ops.mkldnn._reorder_linear_weight(layer.weight.detach(), _ROWS),)
-
-    def forward(self, rows: Tensor) -> Tensor:
-        """Apply the layer to `rows` `[..., in]`; return `[..., out]`."""
-        if rows.dtype is not self.weight.dtype:  # under autocast
-            return nn.functional.linear(rows, self.weight, self.bias)
-        product: Tensor = torch.ops.mkldnn._linear_pointwise(rows, *self._packed, self.bias, "none", [], "")
-        return product
-
-    def train(self, mode: bool = True) -> PackedLinear:
-        """Raise an error in training mode: the packed copy would not follow the weights."""
-        if mode:
-            raise ModelError("packed weights cannot be trained. Load the model with packed=False.")
-        return super().train(mode)
-
-    def unpacked(self) -> nn.Linear:
-        """Return an ordinary layer with the same weights."""
-        layer = nn.Linear(self.in_features, self.out_features, self.bias is not None, device="meta")
-        layer.weight, layer.bias = self.weight, self.bias
-        return layer
-
-    def extra_repr(self) -> str:
-        """Describe the layer in a printed model."""
-        return f"in_features={self.in_features}, out_features={self.out_features}, bias={self.bias is not None}"
+    def __call__(self, rows: Tensor) -> Tensor:
+        """Multiply rows `[..., in]` with the weights; return `[..., out]`."""
+        product: Tensor = torch.ops.mkldnn._linear_pointwise(
+            rows.to(self._dtype), self._packed, self._bias, "none", [], ""
+        )
+        return product.to(rows.dtype)
 
 
 def pack(loaded: LoadedModel) -> LoadedModel:
@@ -84,7 +61,9 @@ def pack(loaded: LoadedModel) -> LoadedModel:
     reason = _why_not(loaded)
     if reason is not None:
         raise ModelError(f"{loaded.name}: {reason}. Remove `packed`.")
-    return with_modules(loaded, {id(layer): PackedLinear(layer) for layer in _linear_layers(loaded.model)})
+    layers: dict[nn.Module, Any] = {layer: (layer.weight, layer.bias) for layer in _linear_layers(loaded.model)}
+    modules = packed_layers(loaded, layers, lambda _, weight, bias: PackedProduct(weight, bias))
+    return with_modules(loaded, modules)
 
 
 def unpack(loaded: LoadedModel) -> LoadedModel:
@@ -101,7 +80,8 @@ def unpack(loaded: LoadedModel) -> LoadedModel:
 
 def is_packed(loaded: LoadedModel) -> bool:
     """Return whether the model's linear layers use packed weights."""
-    return any(isinstance(layer, PackedLinear) for layer in loaded.model.modules())
+    layers = (layer for layer in loaded.model.modules() if isinstance(layer, PackedLinear))
+    return any(isinstance(layer.product, PackedProduct) for layer in layers)
 
 
 def describe_hardware(loaded: LoadedModel) -> str:

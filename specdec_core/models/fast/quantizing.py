@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
 from specdec_core.interface.errors import ModelError
-from specdec_core.models.fast.integer_layers import Int4Linear, Int8Linear, QuantizedLinear
+from specdec_core.models.fast.integer_products import Int4Product, Int8Product
+from specdec_core.models.fast.packed_linear import Parameters, Product, packed_layers
 from specdec_core.models.fast.packing import unpack
 from specdec_core.models.features import ModelFeatures
 from specdec_core.models.loaded import LoadedModel
@@ -40,12 +40,15 @@ def quantize(loaded: LoadedModel, bits: int, setting: str = "quantize") -> Loade
     """
     loaded.check_plain(setting)
     plain = unpack(loaded)
-    layers = dict(_linear_layers(plain.model))
+    layers = {layer: _parameters(layer) for layer in plain.model.modules() if type(layer) in (nn.Linear, Conv1D)}
     _check_share(plain, layers, setting)
     head = plain.model.get_output_embeddings()
-    on_cpu = plain.device.type == "cpu" and torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
-    quantized = _on_cpu if on_cpu else partial(_by_torchao, setting=setting)
-    modules = {id(layer): quantized(layer, 8 if layer is head else bits) for layer in layers}
+    if plain.device.type == "cpu" and torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
+        modules = packed_layers(plain, layers, lambda layer, *both: _product(8 if layer is head else bits, *both))
+    else:
+        modules = {
+            id(layer): _by_torchao(both, 8 if layer is head else bits, setting) for layer, both in layers.items()
+        }
     copied = with_modules(plain, modules)
     features = copied.features
     if plain.features is not None:  # what was trained or recorded for the original weights is not for these
@@ -53,17 +56,10 @@ def quantize(loaded: LoadedModel, bits: int, setting: str = "quantize") -> Loade
     return replace(copied, name=f"{loaded.name} in {bits} bits", bits=bits, features=features)
 
 
-def _linear_layers(model: Any) -> Iterator[tuple[nn.Module, int]]:
-    """Yield the linear layers, each with its number of weights."""
-    for layer in model.modules():
-        if type(layer) in (nn.Linear, Conv1D):
-            yield layer, layer.weight.numel()
-
-
-def _check_share(loaded: LoadedModel, layers: dict[nn.Module, int], setting: str) -> None:
+def _check_share(loaded: LoadedModel, layers: Mapping[nn.Module, Parameters], setting: str) -> None:
     embeddings = {id(layer.weight) for layer in loaded.model.modules() if isinstance(layer, nn.Embedding)}
     others = sum(weight.numel() for weight in loaded.model.parameters() if id(weight) not in embeddings)
-    linear = sum(count for layer, count in layers.items() if id(layer.weight) not in embeddings)
+    linear = sum(weight.numel() for weight, _ in layers.values() if id(weight) not in embeddings)
     if linear < _LEAST * others:
         raise ModelError(
             f"{setting}: {loaded.name} has most of its weights outside linear layers (a mixture of experts?), so "
@@ -71,22 +67,21 @@ def _check_share(loaded: LoadedModel, layers: dict[nn.Module, int], setting: str
         )
 
 
-def _weight_and_bias(layer: Any) -> tuple[nn.Parameter, nn.Parameter | None]:
+def _parameters(layer: Any) -> Parameters:
     """Return the weights `[out, in]` and the bias of a linear layer. GPT-2's are stored the other way round."""
     if isinstance(layer, Conv1D):
         return nn.Parameter(layer.weight.detach().T, requires_grad=False), layer.bias
     return layer.weight, layer.bias
 
 
-def _on_cpu(layer: nn.Module, bits: int) -> QuantizedLinear:
-    """Return a layer for a CPU. Where 4-bit weights have no product for its shape, they have 8 bits."""
-    weight, bias = _weight_and_bias(layer)
-    kind = Int4Linear if bits == 4 and Int4Linear.takes(weight) else Int8Linear
+def _product(bits: int, weight: Tensor, bias: Tensor | None) -> Product:
+    """Return a product on a CPU. Where 4-bit weights have none for their shape, they have 8 bits."""
+    kind = Int4Product if bits == 4 and Int4Product.takes(weight) else Int8Product
     return kind(weight, bias)
 
 
-def _by_torchao(layer: nn.Module, bits: int, setting: str) -> nn.Module:
-    """Return a layer whose weights torchao has quantized.
+def _by_torchao(parameters: Parameters, bits: int, setting: str) -> nn.Module:
+    """Return a linear layer whose weights torchao has quantized.
 
     Raises:
         ModelError: torchao is not installed, or cannot quantize it.
@@ -97,7 +92,7 @@ def _by_torchao(layer: nn.Module, bits: int, setting: str) -> nn.Module:
         raise ModelError(
             f"{setting}: on this device it needs torchao: pip install 'specdec-core[torchao]'."
         ) from error
-    weight, bias = _weight_and_bias(layer)
+    weight, bias = parameters
     copied = nn.Linear(weight.shape[1], weight.shape[0], bias is not None, device="meta")
     copied.weight = weight
     copied.register_parameter("bias", bias)

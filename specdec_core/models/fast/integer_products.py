@@ -1,4 +1,4 @@
-"""Linear layers with weights of 8 or 4 bits, for a CPU.
+"""Products with weights of 8 or 4 bits, for a CPU.
 
 Decoding a token takes the time of reading the weights, so that a quarter of the bytes is a quarter of the time, if
 the product is fast with few rows. PyTorch has two such products on a CPU: oneDNN's of 8-bit integers (VNNI), and
@@ -7,12 +7,11 @@ its own of 4-bit weights with bfloat16. Both want their weights packed.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 
 import torch
-from torch import Tensor, nn
-
-from specdec_core.interface.errors import ModelError
+from torch import Tensor
 
 _TINY = 1e-20
 """Stands for the largest value of a row of zeros."""
@@ -22,63 +21,30 @@ _WIDE = 16
 """A layer of 4-bit weights has a multiple of this number of outputs."""
 
 
-class QuantizedLinear(nn.Module):
-    """A linear layer that multiplies with a quantized copy of its weights.
-
-    Attributes:
-        weight: `[out, in]`, the original weights, shared with the original layer.
-        bias: `[out]`, or None.
-    """
-
-    def __init__(self, weight: nn.Parameter, bias: nn.Parameter | None) -> None:
-        super().__init__()
-        self.weight, self.bias = weight, bias
-        self.out_features, self.in_features = weight.shape
-
-    def forward(self, rows: Tensor) -> Tensor:
-        """Apply the layer to `rows` `[..., in]`; return `[..., out]`."""
-        product = self.product(rows.reshape(-1, self.in_features)).to(rows.dtype)
-        product = product.view(*rows.shape[:-1], self.out_features)
-        return product if self.bias is None else product + self.bias
-
-    def product(self, rows: Tensor) -> Tensor:
-        """Multiply rows `[N, in]` with the quantized weights; return `[N, out]`, float32 or bfloat16."""
-        raise NotImplementedError
-
-    def train(self, mode: bool = True) -> QuantizedLinear:
-        """Raise an error if the layer is to be trained: the quantized copy would not follow the weights."""
-        if mode:
-            raise ModelError("quantized weights cannot be trained. Load the model without `packed: int8`.")
-        return super().train(mode)
-
-    def extra_repr(self) -> str:
-        """Describe the layer in a printed model."""
-        return f"in_features={self.in_features}, out_features={self.out_features}, bias={self.bias is not None}"
-
-
-class Int8Linear(QuantizedLinear):
+class Int8Product:
     """8-bit weights with a scale for each output, and 8-bit activations with a scale for each row.
 
     Rows are rounded when they are multiplied, each by itself, so that a token's logits depend on no other token's.
     What is accumulated is integers: the result does not depend on the number of rows either.
     """
 
-    def __init__(self, weight: nn.Parameter, bias: nn.Parameter | None) -> None:
-        super().__init__(weight, bias)
-        values, scales = round_to_int8(weight.detach())
-        # In a tuple, so that Module.to does not find it: a packed tensor cannot be converted.
-        self._packed = (torch.ops.onednn.qlinear_prepack(values, None),)
+    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+        values, scales = round_to_int8(weight)
+        self._packed, self._bias = torch.ops.onednn.qlinear_prepack(values, None), bias
         self._scales = scales / activation_steps()  # those of the rows are, too
-        self._zeros = torch.zeros(self.out_features, dtype=torch.int64)
+        self._zeros = torch.zeros(len(weight), dtype=torch.int64)
 
-    def product(self, rows: Tensor) -> Tensor:
-        """Multiply rows `[N, in]` with the quantized weights; return `[N, out]` float32."""
+    def __call__(self, rows: Tensor) -> Tensor:
+        """Multiply rows `[..., in]` with the rounded weights; return `[..., out]`."""
+        return _with_bias(self._product, rows, self._bias)
+
+    def _product(self, rows: Tensor) -> Tensor:
         rows = rows.float()
         largest = rows.abs().amax(-1, keepdim=True).clamp_min_(_TINY)
         steps = activation_steps()
         # oneDNN takes unsigned activations, here around steps + 1; cutting off the fraction rounds to them.
         unsigned = torch.div(rows, largest).mul_(steps).add_(steps + 1.5).to(torch.uint8)
-        return _int8_product(unsigned, steps + 1, self._packed[0], self._scales, self._zeros).mul_(largest)
+        return _int8_product(unsigned, steps + 1, self._packed, self._scales, self._zeros).mul_(largest)
 
 
 def _int8_product(unsigned: Tensor, zero: int, packed: Tensor, scales: Tensor, zeros: Tensor) -> Tensor:
@@ -103,13 +69,12 @@ def activation_steps() -> int:
     return 127 if bool((product == 127 * 127 * 64).all()) else 63
 
 
-class Int4Linear(QuantizedLinear):
+class Int4Product:
     """4-bit weights with a scale and a zero point for each group of `GROUP`, multiplied with bfloat16."""
 
-    def __init__(self, weight: nn.Parameter, bias: nn.Parameter | None) -> None:
-        super().__init__(weight, bias)
-        values, scales_and_zeros = round_to_int4(weight.detach())
-        self._packed = (torch.ops.aten._convert_weight_to_int4pack_for_cpu(values, 1),)
+    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+        values, scales_and_zeros = round_to_int4(weight)
+        self._packed, self._bias = torch.ops.aten._convert_weight_to_int4pack_for_cpu(values, 1), bias
         self._scales_and_zeros = scales_and_zeros
 
     @staticmethod
@@ -117,12 +82,22 @@ class Int4Linear(QuantizedLinear):
         """Return whether there is a product for weights of this shape."""
         return weight.shape[1] % GROUP == 0 and weight.shape[0] % _WIDE == 0
 
-    def product(self, rows: Tensor) -> Tensor:
-        """Multiply rows `[N, in]` with the quantized weights; return `[N, out]` bfloat16."""
+    def __call__(self, rows: Tensor) -> Tensor:
+        """Multiply rows `[..., in]` with the rounded weights; return `[..., out]`."""
+        return _with_bias(self._product, rows, self._bias)
+
+    def _product(self, rows: Tensor) -> Tensor:
         product: Tensor = torch.ops.aten._weight_int4pack_mm_for_cpu(
-            rows.bfloat16(), *self._packed, GROUP, self._scales_and_zeros
+            rows.bfloat16(), self._packed, GROUP, self._scales_and_zeros
         )
         return product
+
+
+def _with_bias(product: Callable[[Tensor], Tensor], rows: Tensor, bias: Tensor | None) -> Tensor:
+    """Apply a product of rows `[N, in]` to rows `[..., in]` of any dtype, and add a bias."""
+    result = product(rows.reshape(-1, rows.shape[-1])).to(rows.dtype)
+    result = result.view(*rows.shape[:-1], result.shape[-1])
+    return result if bias is None else result + bias
 
 
 def round_to_int8(weight: Tensor) -> tuple[Tensor, Tensor]:

@@ -1,0 +1,138 @@
+"""Linear layers that multiply with packed copies of their weights.
+
+Packed weights are in the layout that is fastest to read. Layers that have the same input, such as those of query,
+key and value, multiply at once: fewer and larger products come closer to the bandwidth of the memory.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from specdec_core.interface.errors import ModelError
+from specdec_core.models.load.probe import uncached_logits
+from specdec_core.models.loaded import LoadedModel
+
+Product = Callable[[Tensor], Tensor]
+"""Multiplies rows `[..., in]` with packed weights `[out, in]` and adds a bias; returns `[..., out]`."""
+Parameters = tuple[nn.Parameter, nn.Parameter | None]
+"""Weights `[out, in]`, and the bias `[out]` or None."""
+
+
+class SharedProduct:
+    """A product for layers with the same input. The first that is called multiplies for all.
+
+    Args:
+        product: Multiplies with the weights of all layers.
+        sizes: The number of outputs of each, in the order in which a pass calls them.
+    """
+
+    def __init__(self, product: Product, sizes: Sequence[int]) -> None:
+        self.product = product
+        self._sizes = list(sizes)
+        self._last: tuple[Tensor | None, Sequence[Tensor]] = (None, ())
+
+    def part(self, number: int, rows: Tensor) -> Tensor:
+        """Return the outputs of one of the layers, `[..., out]`, for rows `[..., in]`."""
+        if len(self._sizes) == 1:
+            return self.product(rows)
+        given, parts = self._last
+        if given is not rows:
+            parts = torch.split(self.product(rows), self._sizes, -1)
+        self._last = (rows, parts) if number + 1 < len(self._sizes) else (None, ())
+        return parts[number]
+
+
+class PackedLinear(nn.Module):
+    """A linear layer that multiplies with a packed copy of its weights.
+
+    Args:
+        weight: `[out, in]`, the original weights, shared with the original layer.
+        bias: `[out]`, or None.
+        shared: The product that it takes part in.
+        number: Which of the layers of the product it is.
+    """
+
+    def __init__(
+        self, weight: nn.Parameter, bias: nn.Parameter | None, shared: SharedProduct, number: int = 0
+    ) -> None:
+        super().__init__()
+        self.weight, self.bias = weight, bias
+        self.out_features, self.in_features = weight.shape
+        self._shared, self._number = shared, number
+
+    @property
+    def product(self) -> Product:
+        """Multiplies with its weights, and with those of the layers that share its input."""
+        return self._shared.product
+
+    def forward(self, rows: Tensor) -> Tensor:
+        """Apply the layer to `rows` `[..., in]`; return `[..., out]`."""
+        return self._shared.part(self._number, rows)
+
+    def train(self, mode: bool = True) -> PackedLinear:
+        """Raise an error in training mode: the packed copy would not follow the weights."""
+        if mode:
+            raise ModelError("packed weights cannot be trained. Load the model with `packed: false`.")
+        return super().train(mode)
+
+    def unpacked(self) -> nn.Linear:
+        """Return an ordinary layer with the same weights."""
+        layer = nn.Linear(self.in_features, self.out_features, self.bias is not None, device="meta")
+        layer.weight = self.weight
+        layer.register_parameter("bias", self.bias)
+        return layer
+
+    def extra_repr(self) -> str:
+        """Describe the layer in a printed model."""
+        return f"in_features={self.in_features}, out_features={self.out_features}, bias={self.bias is not None}"
+
+
+def packed_layers(
+    loaded: LoadedModel,
+    layers: Mapping[nn.Module, Parameters],
+    product: Callable[[nn.Module, Tensor, Tensor | None], Product],
+) -> dict[int, nn.Module]:
+    """Return packed layers, by the `id` of the layer that each replaces.
+
+    Args:
+        loaded: The model, on a CPU. A forward pass of it shows which layers have the same input.
+        layers: Its linear layers, with their parameters.
+        product: Makes a product. It is given the first of the layers that take part, and the weights and biases of
+            all, one after another.
+    """
+    packed: dict[int, nn.Module] = {}
+    for group in _same_inputs(loaded, layers):
+        weights = [layers[layer][0].detach() for layer in group]
+        biases = [bias.detach() for _, bias in map(layers.__getitem__, group) if bias is not None]
+        together = product(group[0], torch.cat(weights), torch.cat(biases) if biases else None)
+        shared = SharedProduct(together, [len(weight) for weight in weights])
+        for number, layer in enumerate(group):
+            packed[id(layer)] = PackedLinear(*layers[layer], shared, number)
+    return packed
+
+
+def _same_inputs(loaded: LoadedModel, layers: Mapping[nn.Module, Parameters]) -> list[list[nn.Module]]:
+    """Group layers of a module that a forward pass gives the same tensor, in the order in which it calls them."""
+    parents = {part: module for module in loaded.model.modules() for part in module.children()}
+    found: dict[tuple[object, ...], tuple[Tensor, list[nn.Module]]] = {}
+    calls = Counter[nn.Module]()
+
+    def note(layer: nn.Module, arguments: tuple[Tensor, ...]) -> None:
+        (rows,) = arguments
+        calls[layer] += 1
+        # A tensor that is changed in place is not the same input. It is kept, so that its id remains its own.
+        key = (id(rows), rows.float().numpy().tobytes(), parents[layer], layers[layer][1] is None)
+        found.setdefault(key, (rows, []))[1].append(layer)
+
+    hooks = [layer.register_forward_pre_hook(note) for layer in layers]
+    try:
+        uncached_logits(loaded, [1, 1], [1, 1] if loaded.encoder_decoder else None)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    groups = [group for _, group in found.values() if all(calls[layer] == 1 for layer in group)]
+    return groups + [[layer] for layer in layers if calls[layer] != 1]
