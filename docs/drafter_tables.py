@@ -13,12 +13,11 @@ DATA = Path(__file__).parent / "data"
 GAMMAS = (4, 8)
 """Gammas on the pages of drafters; the first is compared."""
 SPEEDS = {
-    "quantized": "",
-    "quantized-4-bits": "quantized",
-    "hierarchical(ngram)": "transformer-on-trigram",
-    "chain(prompt-copy, transformer)": "copy-else-transformer",
+    "hierarchical(ngram)": ["transformer-on-trigram"],
+    "chain(prompt-copy, transformer)": ["copy-else-transformer"],
+    "parallel": ["parallel", "parallel-sharper"],
 }
-"""Runs that have another name in examples/drafters.yaml, which was timed, or are not in it."""
+"""Runs that have other names in examples/drafters.yaml, which was timed."""
 
 Runs = dict[str, dict[tuple[float, int], dict[str, Any]]]
 """Rows by run, and by temperature and gamma."""
@@ -64,7 +63,7 @@ def of_drafter(name: str) -> str:
 
 def _speeds(run: str) -> list[str]:
     """Return c of a run, and its speed-ups at both temperatures; nothing if it was not timed."""
-    found = [row for row in _data("drafter_speeds")["rows"] if row["run"] == SPEEDS.get(run, run)]
+    found = [row for row in _data("drafter_speeds")["rows"] if row["run"] in SPEEDS.get(run, [run])]
     return [f"{found[0]['c']:.3f}", *(f"{row['speedup']:.2f}×" for row in found)] if found else [""] * 3
 
 

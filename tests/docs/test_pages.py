@@ -14,8 +14,10 @@ import pytest
 import ruamel.yaml
 from packaging.specifiers import SpecifierSet
 from pydantic import BaseModel
+from typer.testing import CliRunner
 
 from specdec_core import PluginConfig
+from specdec_core.cli.main import app
 from specdec_core.interface.errors import PromptError
 from specdec_core.registry import default_registry
 from specdec_core.registry.cli_fields import cli_fields
@@ -246,9 +248,27 @@ def test_examples_of_studies_are_valid(block, tmp_path, monkeypatch):
     load_study(path)
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.yaml")), ids=lambda path: path.stem)
+STUDIES = sorted((ROOT / "examples").glob("*.yaml"))
+
+
+@pytest.mark.parametrize("path", STUDIES, ids=lambda path: path.stem)
 def test_studies_that_ship_are_valid(path):
     load_study(path)
+
+
+ELSEWHERE = {"engines", "hierarchy", "translated", "replay"}
+"""Studies that need a server, or models that are trained before; and one with hundreds of runs, for replays."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "path", [path for path in STUDIES if path.stem not in ELSEWHERE], ids=lambda path: path.stem
+)
+def test_studies_that_ship_run(path, tmp_path):
+    sizes = ("prompts.limit=1", "generation.max_new_tokens=4", "repeats=1")
+    words = ["compare", str(path), "--quiet", "--output", str(tmp_path)]
+    result = CliRunner().invoke(app, [*words, *(word for size in sizes for word in ("--set", size))])
+    assert result.exit_code == 0, result.output
 
 
 def test_prompt_files_of_the_page_are_read_or_refused_as_it_says(tmp_path, monkeypatch):
