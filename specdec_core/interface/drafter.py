@@ -49,7 +49,10 @@ class TargetFeatures(Protocol):
         """Weights `[V, D]` of the language-model head."""
 
     def fingerprint(self) -> str:
-        """Return a digest that identifies the model's weights, independent of dtype and device."""
+        """Return a digest that identifies the model's weights, independent of dtype and device.
+
+        A copy quantized to 8 or 4 bits has that of its original with `-int8` or `-int4` behind it.
+        """
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from specdec_core.decoding import Decoder
+from specdec_core.decoding import Decoder, make_drafter
 from specdec_core.interface import ModelError
 from specdec_core.interface.settings import GenerationSettings, SamplingSettings, TargetConfig
 from specdec_core.models import inflate, load_model, pack, quantize, wrap_model
@@ -64,6 +64,31 @@ def test_a_record_of_the_original_is_not_one_of_the_rounded_target():
     recorded = read_record("builtin:code").header.fingerprint
     assert fingerprint_weights(load_model("builtin:target")) == recorded
     assert fingerprint_weights(load_model("builtin:target", packed="int8")) == f"{recorded}-int8"
+
+
+EXIT = {"name": "early-exit", "model": "builtin:early-exit"}
+
+
+@pytest.mark.parametrize(
+    ("packed", "drafter"),
+    [
+        ("int8", {"name": "heads", "model": "builtin:heads"}),
+        ("int8", {"name": "eagle3", "model": "builtin:eagle3"}),
+        ("int8", EXIT),
+        (False, {"name": "hierarchical", "middle": {"name": "quantized", "bits": 4}, "drafter": EXIT, "gamma": 1}),
+    ],
+    ids=["heads", "eagle3", "early-exit", "middle"],
+)
+def test_drafters_that_were_trained_for_the_original_draft_for_the_rounded_target(packed, drafter):
+    target = load_model("builtin:target", packed=packed)
+    prompt = target.tokenizer.encode("def read(path):\n    with open(path) as file:\n        return ")
+    settings, argmax = GenerationSettings(max_new_tokens=24, ignore_eos=True), SamplingSettings(temperature=0)
+    plain = Decoder(target, sampling=argmax).generate([prompt], settings)
+    drafted = Decoder(
+        target, make_drafter(target, drafter), gamma=Gamma(2), sampling=argmax, strict=True
+    ).generate([prompt], settings)
+    assert drafted.metrics.accepted > 0
+    assert drafted.sequences[0].tokens == plain.sequences[0].tokens
 
 
 @pytest.mark.parametrize(

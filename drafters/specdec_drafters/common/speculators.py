@@ -22,6 +22,7 @@ from specdec_core.interface import ModelError, TargetInfo
 from specdec_core.interface.files import open_input
 from specdec_core.models import model_folder
 from specdec_core.registry import shipped_file
+from specdec_drafters.common.weights_file import trained_for
 
 WEIGHTS = "model.safetensors"
 _MAX_CONFIG = 10_000_000
@@ -183,7 +184,7 @@ def _check_fingerprint(config: SpeculatorConfig, model: str, target: TargetInfo,
     if config.specdec is None or target.features is None:
         return
     own = target.features.fingerprint()
-    if config.specdec.fingerprint != own:
+    if not trained_for(config.specdec.fingerprint, own):
         raise ModelError(
             f"drafter {drafter!r}: {model} was trained for {config.verifier or 'another target'} (fingerprint "
             f"{config.specdec.fingerprint}); this one's is {own}. Train a head for this one with `specdec train "

@@ -43,6 +43,11 @@ class WeightsCard(BaseModel):
 C = TypeVar("C", bound=WeightsCard)
 
 
+def trained_for(fingerprint: str, own: str | None) -> bool:
+    """Whether weights with the fingerprint of one target are for another: the same, or a quantized copy of it."""
+    return own is not None and fingerprint.partition("-int")[0] == own.partition("-int")[0]
+
+
 @dataclass(frozen=True)
 class WeightsFormat(Generic[C]):
     """A kind of files of weights.
@@ -121,7 +126,7 @@ class WeightsFormat(Generic[C]):
         return tensors, card
 
     def check_target(self, card: C, features: TargetFeatures | None, path: Path, drafter: str) -> None:
-        """Reject weights that were trained for another target.
+        """Reject weights that were trained for another target. Quantized copies of one target share them.
 
         Args:
             card: Their header.
@@ -133,7 +138,7 @@ class WeightsFormat(Generic[C]):
             ModelError: The fingerprints differ.
         """
         own = None if features is None else features.fingerprint()
-        if card.fingerprint != own:
+        if not trained_for(card.fingerprint, own):
             raise ModelError(
                 f"drafter {drafter!r}: {path} was trained for another target, {card.target} (fingerprint "
                 f"{card.fingerprint}); this one's is {own}. {self.how_to_train}"

@@ -51,7 +51,7 @@ def quantize(loaded: LoadedModel, bits: int, setting: str = "quantize") -> Loade
         }
     copied = with_modules(plain, modules)
     features = copied.features
-    if plain.features is not None:  # what was trained or recorded for the original weights is not for these
+    if plain.features is not None:  # a record of the original is not one of the copy
         features = ModelFeatures(copied.model, f"{plain.features.fingerprint()}-int{bits}")
     return replace(copied, name=f"{loaded.name} in {bits} bits", bits=bits, features=features)
 
