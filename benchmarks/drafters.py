@@ -55,6 +55,8 @@ DRAFTERS: dict[str, dict[str, Any]] = {
     "prompt-copy": COPY,
     "chain of prompt-copy and ngram-2": {"name": "chain", "drafters": [COPY, BIGRAM]},
     "heads": {"name": "heads", "model": "builtin:heads"},
+    "eagle3": {"name": "eagle3", "model": "builtin:eagle3"},
+    "parallel": {"name": "parallel", "model": "builtin:parallel"},
     "transformer": SMALL,
     "hierarchical on ngram-2": {**SMALL, "name": "hierarchical", "drafter": BIGRAM, "gamma": 2},
 }
