@@ -53,6 +53,13 @@ def test_what_costs_most_is_named(shares, said):
     assert f"; {said}; " in diagnose(replace(FINE, shares=shares))
 
 
+def test_sampled_drafts_of_a_greedy_target_are_named():
+    assert "but drafts are sampled" not in diagnose(FINE)
+    assert "; the target is greedy but drafts are sampled: set temperature 0" in diagnose(
+        replace(FINE, drawn=True)
+    )
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [

@@ -40,6 +40,7 @@ class RunFacts:
         trees: Whether drafts were trees.
         forced: The share of the tokens that a constraint forced.
         noisy: Whether the seconds of a replay are too noisy to compare gammas.
+        drawn: Whether drafts were sampled although the target is greedy.
     """
 
     drafted: float
@@ -56,6 +57,7 @@ class RunFacts:
     trees: bool = False
     forced: float = 0.0
     noisy: bool = False
+    drawn: bool = False
 
 
 def best_of(by_gamma: tuple[float, ...]) -> int:
@@ -68,7 +70,12 @@ def diagnose(facts: RunFacts) -> str:
     forced = [f"the constraint forces {share(facts.forced)} of the tokens"] if facts.forced else []
     if not facts.drafted or facts.alpha is None:
         return "; ".join(["nothing was drafted: every step was autoregressive", *forced])
-    parts = [_effect(facts), *forced, *_cause(facts.shares)]
+    drawn = (
+        ["the target is greedy but drafts are sampled: set temperature 0 in `draft_sampling`"]
+        if facts.drawn
+        else []
+    )
+    parts = [_effect(facts), *forced, *drawn, *_cause(facts.shares)]
     if _never_pays(facts):
         alpha, c = rate(facts.alpha), number(facts.c, 2)
         parts = [f"acceptance rate {alpha} is not above c {c}: no gamma pays (Corollary 3.9)"]

@@ -230,7 +230,7 @@ def _summary(result: StudyResult, run: Run, measured: _TaskMetrics) -> RunSummar
         speed = replace(speed, **unknown)
         expected = _UNKNOWN
     else:
-        expected = _expected(run, counts, speed, measured.expectations(run.name), measured.longest, replayed)
+        expected = _expected(task, run, counts, speed, measured.expectations(run.name), measured.longest, replayed)
     outputs, others = (
         {number: one.outputs for number, one in result.of_run(task, name).items()} for name in (run.name, BASELINE)
     )
@@ -333,6 +333,7 @@ def _cost_coefficient(run: Metrics, baseline: Metrics) -> float | None:
 
 
 def _expected(
+    task: Task,
     run: Run,
     counts: RunCounts,
     speed: RunSpeed,
@@ -374,6 +375,7 @@ def _expected(
         trees=counts.levels_mean is not None,
         forced=counts.forced / max(1, counts.tokens),
         noisy=replayed is not None and replayed.noisy,
+        drawn=task.sampling.greedy and run.draft_sampling is not None and not run.draft_sampling.greedy,
     )
     return replace(expected, diagnosis=diagnose(facts))
 
