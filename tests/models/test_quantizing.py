@@ -6,7 +6,7 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from specdec_core.decoding import Decoder, make_drafter
+from specdec_core.decoding import Decoder
 from specdec_core.interface import ModelError
 from specdec_core.interface.settings import GenerationSettings, SamplingSettings, TargetConfig
 from specdec_core.models import inflate, load_model, pack, quantize, wrap_model
@@ -84,9 +84,7 @@ def test_drafters_that_were_trained_for_the_original_draft_for_the_rounded_targe
     prompt = target.tokenizer.encode("def read(path):\n    with open(path) as file:\n        return ")
     settings, argmax = GenerationSettings(max_new_tokens=24, ignore_eos=True), SamplingSettings(temperature=0)
     plain = Decoder(target, sampling=argmax).generate([prompt], settings)
-    drafted = Decoder(
-        target, make_drafter(target, drafter), gamma=Gamma(2), sampling=argmax, strict=True
-    ).generate([prompt], settings)
+    drafted = Decoder(target, drafter, gamma=Gamma(2), sampling=argmax, strict=True).generate([prompt], settings)
     assert drafted.metrics.accepted > 0
     assert drafted.sequences[0].tokens == plain.sequences[0].tokens
 
