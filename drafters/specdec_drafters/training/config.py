@@ -47,8 +47,9 @@ class TrainingConfig(DataConfig):
     """Continue from the last checkpoint of the same training run."""
     held_out: Annotated[int, Field(ge=1)] = 4096
     """Further tokens to sample from the target, for evaluation."""
-    length: Annotated[int, Field(ge=2)] = 256
-    """Tokens per training sequence: a window of text, or a sample from the target with its prompt."""
+    length: Annotated[int, Field(ge=2)] = 512
+    """Tokens per training sequence: a window of text, or a sample from the target with its prompt. A model may
+    fail in longer texts."""
     batch_tokens: Annotated[int, Field(ge=1)] = 2048
     """Tokens per step."""
     steps: Annotated[int, Field(ge=1)] | None = None

@@ -77,6 +77,7 @@ class TransformerTrainer(WeightsTrainer["Distillation"]):
             curve = write_curve(run.trained.curve, temporary)
         return {
             **run.facts(sum(weight.numel() for weight in model.parameters())),
+            "trained length": f"{self.config.length} tokens; in longer texts, fewer drafts may be accepted",
             "loss": round(run.trained.curve[-1].get("loss", float("nan")), 4),
             **self.results(run),
             "curve": curve,

@@ -71,6 +71,7 @@ def test_the_report_says_what_was_made_and_how_it_is_used(trained):
     assert facts["steps"] == 30
     assert facts["parameters"] == sum(weight.numel() for weight in load_model(output).model.parameters())
     assert facts["held-out tokens"] == 2000
+    assert facts["trained length"].startswith("24 tokens")
     assert facts["alpha after"] > facts["alpha before"]
     assert "standard error" in facts["greedy alpha after"]
     assert [what for what, _ in progress.stages] == [
