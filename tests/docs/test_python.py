@@ -206,10 +206,10 @@ def test_a_log_of_transformers_predicts_live_decoding(tmp_path, monkeypatch):
     options = "--target builtin:target --temperature 0.8 --top-p 0.95 --logprobs processed --output logged --quiet"
     assert CliRunner().invoke(app, ["record", "--import", "log.jsonl", *options.split()]).exit_code == 0
     settings = {"name": "transformer", "model": "builtin:drafter"}
-    (row,) = replay("logged", settings, gammas=[4], progress=False).rows[1:]
+    (row,) = replay("logged", settings, gammas=[3], progress=False).rows[1:]
     (part,) = read_record("logged").parts
     prompts = sorted({text.prompt for text in part})
-    decoder = Decoder(load_model("builtin:target"), settings, gamma=4, temperature=0.8, top_p=0.95)
+    decoder = Decoder(load_model("builtin:target"), settings, gamma=3, temperature=0.8, top_p=0.95)
     runs = [
         decoder.generate(prompts, max_new_tokens=32, seeds=[64 * run + row for row in range(len(prompts))]).metrics
         for run in range(12)

@@ -5,12 +5,11 @@ Run from the repository root: `python -m recipes.builtin_digits.cards`
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 from recipes.builtin_pair.architectures import BUILTIN
-from recipes.builtin_pair.cards import write_cards
+from recipes.builtin_pair.cards import architecture, write_cards
 
 # ruff: noqa: E501 (rows of a Markdown table cannot be broken)
 FOLDERS = {role: BUILTIN / f"digits-{role}" for role in ("target", "drafter")}
@@ -67,20 +66,6 @@ HOW = {
     "target": "cross-entropy, half of the pictures moved by a pixel",
     "drafter": "KL and total variation to the target's distribution",
 }
-
-
-def architecture(folder: Path) -> str:
-    """Return the architecture of a model folder in words."""
-    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    layers, width, heads = (
-        config.get(name, config.get(other))
-        for name, other in (
-            ("n_layer", "num_hidden_layers"),
-            ("n_embd", "hidden_size"),
-            ("n_head", "num_attention_heads"),
-        )
-    )
-    return f"`{config['architectures'][0]}`: {layers} layer(s), width {width}, {heads} heads, tied embeddings"
 
 
 def card(role: str, results: dict[str, Any], provenance: dict[str, Any]) -> str:

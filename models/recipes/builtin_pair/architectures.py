@@ -1,8 +1,4 @@
-"""The architectures of target and drafter, and the export to model folders.
-
-The target is deep and narrow, the drafter shallow. The time of a forward pass of a small model grows with its
-layers, so two layers against twelve keep the cost coefficient c low.
-"""
+"""The architecture of the target, and the export to model folders."""
 
 from __future__ import annotations
 
@@ -27,24 +23,16 @@ FOLDERS = {"target": BUILTIN / "target", "drafter": BUILTIN / "drafter"}
 TRAINED_LENGTH = 512
 END_OF_TEXT_ID = 0
 
-SHAPES = {
-    "target": {
-        "hidden_size": 256,
-        "intermediate_size": 704,
-        "num_hidden_layers": 12,
-        "num_attention_heads": 4,
-    },
-    "drafter": {
-        "hidden_size": 128,
-        "intermediate_size": 384,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 2,
-    },
+SHAPE = {
+    "hidden_size": 256,
+    "intermediate_size": 704,
+    "num_hidden_layers": 12,
+    "num_attention_heads": 4,
 }
 
 
-def new_model(role: str, seed: int) -> LlamaForCausalLM:
-    """Return the untrained target or drafter, initialized from `seed`."""
+def new_model(seed: int) -> LlamaForCausalLM:
+    """Return the untrained target, initialized from `seed`."""
     torch.manual_seed(seed)
     config = LlamaConfig(
         vocab_size=VOCABULARY_SIZE,
@@ -52,7 +40,7 @@ def new_model(role: str, seed: int) -> LlamaForCausalLM:
         tie_word_embeddings=True,
         bos_token_id=END_OF_TEXT_ID,
         eos_token_id=END_OF_TEXT_ID,
-        **SHAPES[role],
+        **SHAPE,
     )
     model = LlamaForCausalLM(config)
     # Scale down the projections that write to the residual stream, as GPT-2 does.

@@ -10,7 +10,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from recipes.builtin_pair.architectures import BUILTIN, FOLDERS, SHAPES, TRAINED_LENGTH
+from recipes.builtin_pair.architectures import BUILTIN, FOLDERS, TRAINED_LENGTH
 from recipes.builtin_pair.vocabulary import MAX_POSITIONS, VOCABULARY_SIZE
 
 if TYPE_CHECKING:
@@ -35,12 +35,12 @@ output looks like Python and means little.
 
 | | |
 |---|---|
-| architecture | `LlamaForCausalLM`: {layers} layers, hidden size {hidden}, {heads} heads of 64, tied embeddings |
+| architecture | {architecture} |
 | parameters | {parameters:,} |
-| stored as | float16 safetensors; loss in float32 before and after rounding: {before} and {after} nats |
+| stored as | float16 safetensors |
 | tokenizer | byte-level BPE, {vocabulary} tokens, the same in both folders; `<|endoftext|>` begins and ends a document |
 | trained length | {length} tokens; positions up to {positions} are accepted, but the model is untrained beyond {length} |
-| training | {tokens:.1f} million tokens in {minutes:.0f} minutes on two shared CPU cores ({steps} steps), from scratch |
+| training | {tokens:.1f} million tokens in {minutes:.0f} minutes on two shared CPU cores ({steps} steps), {start} |
 | held-out perplexity | {perplexity:.2f} per token, {bits:.3f} bits per byte |
 
 ## Data and licence
@@ -75,6 +75,7 @@ Alpha is that of Corollary 3.6 of [arXiv 2211.17192](https://arxiv.org/abs/2211.
 `models/recipes/builtin_pair` in the specdec repository, with every command.
 """
 
+STARTS = {"target": "from scratch", "drafter": "from the first and the last layer of the target"}
 PURPOSES = {
     "target": "The larger model of the built-in pair. Speculative decoding preserves its distribution.",
     "drafter": "The smaller model of the built-in pair, distilled from the built-in target. It proposes draft tokens,\n"
@@ -82,25 +83,36 @@ PURPOSES = {
 }
 
 
+def architecture(folder: Path) -> str:
+    """Return the architecture of a model folder in words."""
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    layers, width, heads = (
+        config.get(name, config.get(other))
+        for name, other in (
+            ("n_layer", "num_hidden_layers"),
+            ("n_embd", "hidden_size"),
+            ("n_head", "num_attention_heads"),
+        )
+    )
+    return f"`{config['architectures'][0]}`: {layers} layer(s), width {width}, {heads} heads, tied embeddings"
+
+
 def card(role: str, results: dict[str, Any], provenance: dict[str, Any]) -> str:
     """Return the text of one card."""
-    own, shape = results[role], SHAPES[role]
+    own = results[role]
     sampled, greedy = results["alpha_temperature_1"], results["alpha_greedy"]
     return CARD.format(
         role=role,
         purpose=PURPOSES[role],
-        layers=shape["num_hidden_layers"],
-        hidden=shape["hidden_size"],
-        heads=shape["num_attention_heads"],
+        architecture=architecture(FOLDERS[role]),
         parameters=own["parameters"],
-        before=own["held_out_loss_before_rounding"],
-        after=own["held_out_loss"],
         vocabulary=VOCABULARY_SIZE,
         length=TRAINED_LENGTH,
         positions=MAX_POSITIONS,
         tokens=own["training_tokens"] / 1e6,
         minutes=own["training_minutes"],
         steps=own["training_steps"],
+        start=STARTS[role],
         perplexity=own["held_out_perplexity"],
         bits=own["bits_per_byte"],
         python=provenance["python"],

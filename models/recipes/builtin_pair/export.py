@@ -1,4 +1,4 @@
-"""Export a training checkpoint to the model folder that ships.
+"""Export a checkpoint of the target to the model folder that ships.
 
 Run from the repository root: `python -m recipes.builtin_pair.export --model target`
 """
@@ -51,8 +51,13 @@ def export_one(
 
 
 def main() -> None:
-    """Export a model of the pair."""
-    export_one(FOLDERS, WORK, new_model, lambda _, model, tokenizer, folder: export(model, tokenizer, folder))
+    """Export the target."""
+    export_one(
+        {"target": FOLDERS["target"]},
+        WORK,
+        lambda _, seed: new_model(seed),
+        lambda _, model, tokenizer, folder: export(model, tokenizer, folder),
+    )
 
 
 if __name__ == "__main__":

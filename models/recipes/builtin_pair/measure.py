@@ -27,7 +27,6 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaForCausalLM
 from recipes.builtin_pair.architectures import TRAINED_LENGTH
 from recipes.builtin_pair.corpus import PROVENANCE, WORK
 from recipes.builtin_pair.results import Agreement, effort, print_results, sizes
-from recipes.builtin_pair.samples import load_checkpoint
 
 
 @dataclass(frozen=True)
@@ -65,15 +64,18 @@ def text_quality(model: LlamaForCausalLM, stream: np.ndarray, size: int) -> dict
     }
 
 
-def training_record(role: str, work: Path, stream: np.ndarray) -> dict[str, float]:
-    """Return training effort and loss before rounding from the checkpoint, if it exists."""
-    path = work / f"{role}.pt"
-    if not path.exists():
+def training_record(role: str, work: Path) -> dict[str, float]:
+    """Return the training effort: the target's from its checkpoint, the drafter's from the curves of its runs."""
+    if role == "target" and (work / "target.pt").exists():
+        return effort(work / "target.pt")
+    curves = [path.read_text(encoding="utf-8").splitlines() for path in sorted(work.glob(f"{role}*/curve.jsonl"))]
+    if not curves:
         return {}
-    loss = held_out_loss(load_checkpoint(role, work), stream)
+    last = [json.loads(lines[-1]) for lines in curves]
     return {
-        "held_out_loss_before_rounding": round(loss, 4),
-        **effort(path),
+        "training_minutes": round(sum(row["seconds"] for row in last) / 60, 1),
+        "training_steps": sum(row["step"] for row in last),
+        "training_tokens": sum(row["tokens"] for row in last),
     }
 
 
@@ -117,7 +119,7 @@ def acceptance(pair: Pair, prompts: list[list[int]], length: int, sample: bool) 
 def measure(arguments: argparse.Namespace) -> dict[str, object]:
     """Return all results as one object."""
     folders = {role: arguments.models / role for role in ("target", "drafter")}
-    pair = Pair(load_model(folders["target"], packed=False), load_model(folders["drafter"]))
+    pair = Pair(load_model(folders["target"]), load_model(folders["drafter"]))
     tokenizer = AutoTokenizer.from_pretrained(folders["target"])
     stream = np.load(arguments.work / "held_out.npy")
     size = json.loads(PROVENANCE.read_text(encoding="utf-8"))["held_out"]["bytes"]
@@ -128,7 +130,7 @@ def measure(arguments: argparse.Namespace) -> dict[str, object]:
         result[role] = {
             **sizes(model, folders[role]),
             **text_quality(model, stream, size),
-            **training_record(role, arguments.work, stream),
+            **training_record(role, arguments.work),
         }
     torch.manual_seed(arguments.seed)
     options = (prompts, arguments.length)

@@ -1,9 +1,9 @@
-"""Train the target (or, for a first test, the drafter) on the corpus with next-token cross-entropy.
+"""Train the target on the corpus with next-token cross-entropy.
 
 The learning rate depends on the elapsed time: warm-up, constant, then linear to zero at the end of `--minutes`.
 `--resume` continues an interrupted run; the time before the interruption counts.
 
-Run from the repository root: `python -m recipes.builtin_pair.train --model target --minutes 70`
+Run from the repository root: `python -m recipes.builtin_pair.train --minutes 70`
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from recipes.builtin_pair.architectures import FOLDERS, TRAINED_LENGTH, count_parameters, new_model
+from recipes.builtin_pair.architectures import TRAINED_LENGTH, count_parameters, new_model
 from recipes.builtin_pair.corpus import WORK
 from recipes.builtin_pair.parallel import average_gradients, is_first, own_share, run
 
@@ -145,7 +145,7 @@ def report(progress: Progress, loss: float, share: float) -> None:
 def train(arguments: argparse.Namespace) -> None:
     """Train until the time is up, in each of the processes."""
     stream, held_out = (np.load(arguments.work / f"{name}.npy") for name in ("train", "held_out"))
-    model = new_model(arguments.model, arguments.seed).train()
+    model = new_model(arguments.seed).train()
     optimizers = make_optimizers(model, arguments.learning_rate)
     checkpoint = arguments.work / f"{arguments.name or arguments.model}.pt"
     progress = load(checkpoint, model, optimizers) if arguments.resume else Progress()
@@ -196,7 +196,6 @@ def add_common_arguments(parser: argparse.ArgumentParser) -> None:
 def main() -> None:
     """Parse the command line and train."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--model", choices=tuple(FOLDERS), default="target")
     parser.add_argument("--batch", type=int, default=8, help="windows of 512 tokens per step")
     add_arguments(parser)
     run(train, parser.parse_args())
