@@ -1,15 +1,21 @@
-"""Every command of the recipes shows its help, and the model cards are those that ship."""
+"""The commands of the recipes: each shows its help; cards are those that ship; the pair's target is trained."""
 
 from __future__ import annotations
 
 import importlib
+import shutil
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
+from safetensors.torch import load_file
 
 from recipes.builtin_digits import cards as digits_cards
+from recipes.builtin_pair import architectures, export, train
 from recipes.builtin_pair import cards as pair_cards
+from recipes.builtin_pair.vocabulary import VOCABULARY_SIZE
 from recipes.builtin_t5 import cards as t5_cards
 
 RECIPES = Path(__file__).parents[2] / "models" / "recipes"
@@ -37,3 +43,19 @@ def test_cards_are_those_that_ship(cards, monkeypatch, tmp_path):
     for folder in cards.FOLDERS.values():
         card = (tmp_path / folder.name / "README.md").read_text(encoding="utf-8")
         assert card == (folder / "README.md").read_text(encoding="utf-8")
+
+
+def test_the_target_of_the_pair_is_trained_and_exported(monkeypatch, tmp_path):
+    for name in ("train", "held_out"):
+        np.save(tmp_path / f"{name}.npy", np.arange(8192, dtype=np.uint16) % VOCABULARY_SIZE)
+    shutil.copytree(architectures.FOLDERS["target"], tmp_path / "tokenizer")
+    short = ["--minutes", "0.0001", "--batch", "1", "--processes", "1"]
+    monkeypatch.setattr(sys, "argv", ["train", *short, "--work", str(tmp_path)])
+    train.main()
+    monkeypatch.setattr(
+        sys, "argv", ["export", "--model", "target", "--work", str(tmp_path), "--out", str(tmp_path)]
+    )
+    export.main()
+    trained = torch.load(tmp_path / "target.pt", weights_only=True)["model"]["model.norm.weight"]
+    written = load_file(tmp_path / "target" / "model.safetensors")["model.norm.weight"]
+    assert torch.equal(written, trained.half())

@@ -147,7 +147,7 @@ def train(arguments: argparse.Namespace) -> None:
     stream, held_out = (np.load(arguments.work / f"{name}.npy") for name in ("train", "held_out"))
     model = new_model(arguments.seed).train()
     optimizers = make_optimizers(model, arguments.learning_rate)
-    checkpoint = arguments.work / f"{arguments.name or arguments.model}.pt"
+    checkpoint = arguments.work / f"{arguments.name or 'target'}.pt"
     progress = load(checkpoint, model, optimizers) if arguments.resume else Progress()
     if is_first():
         print(f"{count_parameters(model)} parameters, {len(stream)} tokens of text", flush=True)
@@ -176,12 +176,6 @@ def train(arguments: argparse.Namespace) -> None:
                 print(f"held-out loss {value:.4f}, perplexity {math.exp(value):.2f}", flush=True)
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options of the training commands of the pair."""
-    parser.add_argument("--minutes", type=float, required=True, help="length of the whole run")
-    add_common_arguments(parser)
-
-
 def add_common_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of all training commands, except for the length of a run."""
     parser.add_argument("--learning-rate", type=float, default=4e-3, help="peak learning rate")
@@ -197,7 +191,8 @@ def main() -> None:
     """Parse the command line and train."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--batch", type=int, default=8, help="windows of 512 tokens per step")
-    add_arguments(parser)
+    parser.add_argument("--minutes", type=float, required=True, help="length of the whole run")
+    add_common_arguments(parser)
     run(train, parser.parse_args())
 
 
