@@ -64,7 +64,7 @@ _METHODS = {
 def against() -> str:
     """Return the speeds of all methods of both libraries for single sequences, each over its own plain decoding.
 
-    Of the targets, the largest; the first page has the smallest, and the drawing all.
+    Of the targets, the largest; the first page has another, and the drawing all.
     """
     settings = _data("vs_transformers")["settings"]
     *_, last = (group["key"]["size"] for group in _data("vs_transformers")["rows"])
@@ -115,7 +115,7 @@ def _slower() -> str:
     for row in slower:
         name = f"{_METHODS[row['method']][0]} at T = {row['temperature']:g} and batch size {row['batch_size']}"
         compiled = " compiled" if "compiled" in row["configuration"] else ""
-        groups.setdefault(name, []).append(f"{row['size']}{compiled} {row['ratio']['median']:.2f}")
+        groups.setdefault(name, []).append(f"{row['size']}{compiled} {row['ratio']['median']:.3f}")
     unpacked = all("packed" not in row["configuration"] for row in slower)
     return (
         f"In {len(slower)} of {len(rows)} comparisons specdec is the slower library"
@@ -125,7 +125,7 @@ def _slower() -> str:
 
 
 def front(folder: str = "") -> str:
-    """Return the speeds of both libraries with the built-in pair: all methods that were measured.
+    """Return the speeds of both libraries with the target of the quickstart: all methods that were measured.
 
     Each is compared with the plain decoding of the same library and configuration.
 
@@ -135,7 +135,7 @@ def front(folder: str = "") -> str:
     head = ("tokens/s", "T", "transformers", *(f"specdec, {words}" for words in _CONFIGURATIONS.values()))
     rows = []
     for size, temperature, method, cells in _speeds():
-        if size == "10M":
+        if size == "60M":
             words, drafter = _METHODS[method]
             link = f", [`{drafter}`]({folder}drafters/{drafter}.md)" if drafter else ""
             rows.append((f"{words}{link}", temperature, *cells))

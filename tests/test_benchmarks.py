@@ -160,7 +160,7 @@ def speeds_over_plain_decoding(data, sizes):
 
 def test_the_headline_table_has_every_method_and_each_library_over_its_own_plain_decoding():
     data = json.loads((ROOT / "docs" / "data" / "vs_transformers.json").read_text())
-    expected = speeds_over_plain_decoding(data, ["10M"])
+    expected = speeds_over_plain_decoding(data, ["60M"])
     assert len(expected) == 2 * 3
     for page, shown in (("README.md", "readme"), ("docs/index.md", "front")):
         text = (ROOT / page).read_text(encoding="utf-8")
@@ -179,7 +179,7 @@ def test_the_page_shows_every_method_of_both_libraries_and_where_specdec_is_slow
     assert [[row[0], *row[2:]] for row in rows[1:]] == speeds_over_plain_decoding(data, ["350M"])
     slower = [row for group in data["rows"] for row in group["rows"] if row["ratio"]["median"] < 1]
     assert f"In {len(slower)} of " in part
-    assert all(f"{row['ratio']['median']:.2f}" in part for row in slower)
+    assert all(f"{row['ratio']['median']:.3f}" in part for row in slower)
 
 
 def test_what_was_recorded_once_says_how_and_where_and_stands_on_a_page():
