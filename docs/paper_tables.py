@@ -36,13 +36,15 @@ Cell = str | float | int | None
 
 
 def take(results: Path) -> None:
-    """Keep what the page needs of the folders of results."""
+    """Keep what the page needs of the folders of results, with the date; other studies are left alone."""
     DATA.mkdir(parents=True, exist_ok=True)
-    for study in STUDIES:
+    found = [study for study in STUDIES if (results / study).is_dir()]
+    if not found:
+        raise SystemExit(f"{results} has no results: none of {', '.join(STUDIES)} is a folder there.")
+    for study in found:
         lines = (results / study / "results.jsonl").read_text(encoding="utf-8").splitlines()
-        kept = [_slim(json.loads(line)) for line in lines]
+        kept = [_slim(json.loads(line)) | {"date": str(date.today())} for line in lines]
         (DATA / f"{study}.jsonl").write_text("".join(json.dumps(one) + "\n" for one in kept), encoding="utf-8")
-    (DATA / "date.txt").write_text(f"{date.today()}\n", encoding="utf-8")
 
 
 def _slim(result: Result) -> Result:
@@ -205,10 +207,11 @@ def hierarchy() -> str:
 
 def machine() -> str:
     """Return where the numbers come from."""
-    (said,) = {(one["device"], json.dumps(one["versions"])) for study in STUDIES for one in read(study)}
-    versions = ", ".join(f"{name} {version}" for name, version in json.loads(said[1]).items())
-    day = (DATA / "date.txt").read_text(encoding="utf-8").strip()
-    return f"Measured on {day} on {said[0]}, with {versions}.\n"
+    results = [one for study in STUDIES for one in read(study)]
+    ((device, versions),) = {(one["device"], json.dumps(one["versions"])) for one in results}
+    dates = " and ".join(sorted({one["date"] for one in results}))
+    names = ", ".join(f"{name} {version}" for name, version in json.loads(versions).items())
+    return f"Measured on {dates} on {device}, with {names}.\n"
 
 
 TABLES: dict[str, Callable[[], str]] = {
