@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import shutil
 import sys
 from pathlib import Path
@@ -15,6 +16,7 @@ from safetensors.torch import load_file
 from recipes.builtin_digits import cards as digits_cards
 from recipes.builtin_pair import architectures, export, train
 from recipes.builtin_pair import cards as pair_cards
+from recipes.builtin_pair.results import effort
 from recipes.builtin_pair.vocabulary import VOCABULARY_SIZE
 from recipes.builtin_t5 import cards as t5_cards
 
@@ -59,3 +61,12 @@ def test_the_target_of_the_pair_is_trained_and_exported(monkeypatch, tmp_path):
     trained = torch.load(tmp_path / "target.pt", weights_only=True)["model"]["model.norm.weight"]
     written = load_file(tmp_path / "target" / "model.safetensors")["model.norm.weight"]
     assert torch.equal(written, trained.half())
+
+
+def test_the_effort_of_runs_that_continued_each_other_is_their_sum(tmp_path):
+    torch.save({"progress": {"seconds": 60.0, "step": 3, "tokens": 700}}, tmp_path / "first.pt")
+    points = [{"seconds": 1.0, "step": 1, "tokens": 10}, {"seconds": 120.0, "step": 20, "tokens": 5000}]
+    (tmp_path / "curve.jsonl").write_text("".join(json.dumps(point) + "\n" for point in points))
+    found = effort(tmp_path / "first.pt", tmp_path / "curve.jsonl")
+    assert found == {"training_minutes": 3.0, "training_steps": 23, "training_tokens": 5700}
+    assert effort() == {}

@@ -14,7 +14,6 @@ Run from the repository root:
 from __future__ import annotations
 
 import argparse
-import json
 import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,7 +24,7 @@ from transformers import AutoModelForCausalLM
 
 from recipes.builtin_digits.data import CLASSES, LEVELS, PIXELS, VOCABULARY_SIZE, WORK, read_ids
 from recipes.builtin_pair.architectures import count_parameters
-from recipes.builtin_pair.results import Agreement, print_results
+from recipes.builtin_pair.results import Agreement, effort, print_results
 from specdec_core import Decoder
 from specdec_core.interface.settings import GenerationSettings, SamplingSettings
 from specdec_core.models import load_model
@@ -84,16 +83,6 @@ def acceptance(p_logits: Tensor, logits: Tensor, *, sample: bool) -> dict[str, f
     return found.alpha()
 
 
-def training_record(curve: Path) -> dict[str, float]:
-    """Return the effort of a training from the last point of its curve."""
-    last = json.loads(curve.read_text(encoding="utf-8").splitlines()[-1])
-    return {
-        "training_minutes": round(last["seconds"] / 60, 1),
-        "training_steps": last["step"],
-        "training_tokens": last["tokens"],
-    }
-
-
 def measure(arguments: argparse.Namespace) -> dict[str, object]:
     """Return all results as one object."""
     held_out = torch.from_numpy(read_ids(arguments.work / "test.ids"))
@@ -109,7 +98,7 @@ def measure(arguments: argparse.Namespace) -> dict[str, object]:
             model = AutoModelForCausalLM.from_pretrained(folders[role])
             own |= {
                 "parameters": count_parameters(model),
-                **training_record(arguments.work / folders[role].name / "curve.jsonl"),
+                **effort(arguments.work / folders[role].name / "curve.jsonl"),
             }
         if role != "target":
             own["alpha_temperature_1"] = acceptance(models["target"](sampled), logits(sampled), sample=True)

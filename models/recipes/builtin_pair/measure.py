@@ -64,21 +64,6 @@ def text_quality(model: LlamaForCausalLM, stream: np.ndarray, size: int) -> dict
     }
 
 
-def training_record(role: str, work: Path) -> dict[str, float]:
-    """Return the training effort: the target's from its checkpoint, the drafter's from the curves of its runs."""
-    if role == "target" and (work / "target.pt").exists():
-        return effort(work / "target.pt")
-    curves = [path.read_text(encoding="utf-8").splitlines() for path in sorted(work.glob(f"{role}*/curve.jsonl"))]
-    if not curves:
-        return {}
-    last = [json.loads(lines[-1]) for lines in curves]
-    return {
-        "training_minutes": round(sum(row["seconds"] for row in last) / 60, 1),
-        "training_steps": sum(row["step"] for row in last),
-        "training_tokens": sum(row["tokens"] for row in last),
-    }
-
-
 @torch.inference_mode()
 def generate(model: LlamaForCausalLM, prompt: list[int], length: int, sample: bool) -> list[int]:
     """Return the target's continuation of a prompt, up to and including an end-of-text token."""
@@ -119,6 +104,7 @@ def acceptance(pair: Pair, prompts: list[list[int]], length: int, sample: bool) 
 def measure(arguments: argparse.Namespace) -> dict[str, object]:
     """Return all results as one object."""
     folders = {role: arguments.models / role for role in ("target", "drafter")}
+    runs = {"target": "target.pt", "drafter": "drafter*/curve.jsonl"}
     pair = Pair(load_model(folders["target"]), load_model(folders["drafter"]))
     tokenizer = AutoTokenizer.from_pretrained(folders["target"])
     stream = np.load(arguments.work / "held_out.npy")
@@ -130,7 +116,7 @@ def measure(arguments: argparse.Namespace) -> dict[str, object]:
         result[role] = {
             **sizes(model, folders[role]),
             **text_quality(model, stream, size),
-            **training_record(role, arguments.work),
+            **effort(*arguments.work.glob(runs[role])),
         }
     torch.manual_seed(arguments.seed)
     options = (prompts, arguments.length)

@@ -52,14 +52,32 @@ def sizes(model: torch.nn.Module, folder: Path) -> dict[str, int]:
     }
 
 
-def effort(checkpoint: Path) -> dict[str, float]:
-    """Return the training effort recorded in a checkpoint."""
-    progress = torch.load(checkpoint, weights_only=True)["progress"]
+def effort(*runs: Path) -> dict[str, float]:
+    """Return the training effort of runs that continued each other.
+
+    Args:
+        runs: The checkpoint (`.pt`) or the curve (`curve.jsonl`) of each run.
+
+    Returns:
+        Minutes, steps and tokens; empty without any run.
+    """
+    ends = [_end(run) for run in runs]
+    if not ends:
+        return {}
     return {
-        "training_minutes": round(progress["seconds"] / 60, 1),
-        "training_steps": progress["step"],
-        "training_tokens": progress["tokens"],
+        "training_minutes": round(sum(end["seconds"] for end in ends) / 60, 1),
+        "training_steps": sum(end["step"] for end in ends),
+        "training_tokens": sum(end["tokens"] for end in ends),
     }
+
+
+def _end(run: Path) -> dict[str, Any]:
+    """Return how far a run got."""
+    if run.suffix == ".pt":
+        progress: dict[str, Any] = torch.load(run, weights_only=True)["progress"]
+    else:
+        progress = json.loads(run.read_text(encoding="utf-8").splitlines()[-1])
+    return progress
 
 
 def print_results(

@@ -166,11 +166,10 @@ def training_record(role: str, work: Path, tests: dict[str, Test]) -> dict[str, 
     if not path.exists():
         return {}
     model = load_checkpoint(role, path)
-    names = (f"{role}_first", f"{role}_second", role)
-    runs = [effort(work / f"{name}.pt") for name in names if (work / f"{name}.pt").exists()]
+    runs = [run for run in (work / f"{role}_first.pt", work / f"{role}_second.pt", path) if run.exists()]
     return {
         "loss_before_rounding": {task: round(loss_on(model, test), 4) for task, test in tests.items()},
-        **{name: round(sum(run[name] for run in runs), 1) for name in runs[0]},
+        **effort(*runs),
     }
 
 
