@@ -114,7 +114,6 @@ GAMMAS: dict[str, tuple[str, dict[str, Any]]] = {
     "optimal": ("optimal", {"alpha": 0.6, "c": 0.1}),
     "tree": ("tree", {"widths": (2, 2)}),
     "tree-best-first": ("tree", {"nodes": 5, "depth": 2}),
-    "optimal-tree": ("optimal-tree", {"rates": ((0.6, 0.2),), "c": 0.05, "nodes": 6}),
     "running-average": ("running-average", {"initial_gamma": 1, "max_gamma": 3, "step_size": 20, "decay": 0.5}),
     "running-average-timed": ("running-average", {"initial_gamma": 2, "max_gamma": 3, "step_size": 20, "c": None}),
     "additive": ("additive", {"initial_gamma": 1, "max_gamma": 4}),

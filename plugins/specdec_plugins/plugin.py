@@ -10,7 +10,6 @@ from specdec_plugins.gamma.additive import AdditiveGammaConfig
 from specdec_plugins.gamma.confidence import ConfidenceGammaConfig
 from specdec_plugins.gamma.cost_aware import CostAwareGammaConfig
 from specdec_plugins.gamma.optimal import OptimalGammaConfig
-from specdec_plugins.gamma.optimal_tree import OptimalTreeGammaConfig
 from specdec_plugins.gamma.running_average import RunningAverageGammaConfig
 from specdec_plugins.gamma.tree import TreeGammaConfig
 from specdec_plugins.lenience.budgeted import BudgetedLenienceConfig
@@ -47,9 +46,6 @@ def specdec_gamma_controllers() -> list[PluginSpec]:
         ),
         PluginSpec("gamma", "cost-aware", "specdec_plugins.gamma.cost_aware:CostAwareGamma", CostAwareGammaConfig),
         PluginSpec("gamma", "tree", "specdec_plugins.gamma.tree:TreeGamma", TreeGammaConfig),
-        PluginSpec(
-            "gamma", "optimal-tree", "specdec_plugins.gamma.optimal_tree:OptimalTreeGamma", OptimalTreeGammaConfig
-        ),
     ]
 
 

@@ -23,7 +23,7 @@ from tests.tiny import FAMILIES, tiny_model
 from tests.toys import NO_CONFIG, target_info
 
 TIMED = ("running-average-timed", "cost-aware", "cost-aware-given")  # other drafts each time
-TREES = ("tree", "tree-best-first", "optimal-tree")
+TREES = ("tree", "tree-best-first")
 STEADY = [who for who in GAMMAS if who not in TIMED]
 RULES = ("token", "block", "rejection", "exact-match", "typical", "top-k")
 LENIENCE = {

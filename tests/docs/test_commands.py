@@ -91,7 +91,6 @@ SMALLER = {
     r"^benchmarks/controllers": f"{ONE_PROMPT} --only prompt-copy --gammas 1 --temperatures 0",
     r"^benchmarks/drafters": f"{ONE_PROMPT} --only random --vocabs 100 --contexts 16 --steps 1",
     r"^benchmarks/which_drafter": "--set 'runs=[{drafter: random, gamma: 2}]'",
-    r"^benchmarks/trees": f"{ONE_PROMPT} --rank-tokens 8 --gammas 1 --nodes 4 --temperatures 0",
     r"^benchmarks/beams": "--prompts 1 --beams 2 --factors 1 --threads 1 --max-new-tokens 4 --repeats 1",
     r"^benchmarks/replay": "--only random --prompts 1 --seeds 1 --threads 1",
     r"^benchmarks/cluster": "--drafters prompt-copy --gammas 1 --repeats 1",

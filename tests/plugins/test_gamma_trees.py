@@ -1,8 +1,6 @@
-"""The controllers of trees: the shape they ask for, what they refuse, and what a measurement gives them."""
+"""The controllers of trees: the shape they ask for, and what they refuse."""
 
 from __future__ import annotations
-
-import json
 
 import pytest
 from pydantic import ValidationError
@@ -13,7 +11,6 @@ from specdec_core.cli.main import app
 from specdec_core.interface import BatchInfo, BestFirstTree, TokenTree
 from specdec_core.interface.errors import PluginWarning
 from specdec_core.models import wrap_model
-from specdec_plugins.gamma.optimal_tree import OptimalTreeGamma, OptimalTreeGammaConfig
 from specdec_plugins.gamma.tree import TreeGamma, TreeGammaConfig
 from tests.tiny import tiny_model
 from tests.toys import CountingDrafter, TableDrafter
@@ -51,56 +48,6 @@ def test_the_shape_that_is_asked_for(settings, shape):
 def test_a_shape_that_is_refused(settings, told):
     with pytest.raises(ValidationError, match=told):
         TreeGammaConfig(**settings)
-
-
-@pytest.mark.parametrize(
-    ("settings", "told"),
-    [
-        ({}, "give 'rates' or 'measured'; got neither"),
-        ({"rates": [[0.8, 0.3]]}, "a row of rates sums to at most 1"),
-        ({"rates": [[0.5]], "verify_cost": [2, 3]}, "its first number is 1"),
-        ({"rates": [[]]}, "at least 1 item"),
-        ({"rates": [[0.5]], "nodes": 257}, "less than or equal to 256"),
-    ],
-)
-def test_rates_and_costs_that_are_refused(settings, told):
-    with pytest.raises(ValidationError, match=told):
-        OptimalTreeGammaConfig(**settings)
-
-
-def test_the_best_tree_follows_the_rates_and_the_costs():
-    def tree(**settings):
-        return OptimalTreeGamma(OptimalTreeGammaConfig(**settings)).open(BATCH).plan()
-
-    assert tree(rates=[[0.9]], c=0.01, nodes=6).parents == (-1, 0, 1, 2, 3, 4)
-    assert tree(rates=[[0.4, 0.3, 0.2]], c=0.5, nodes=3).depth == 1
-    assert tree(rates=[[0.1]], c=0.5) == (0,) * BATCH.batch_size
-
-
-def test_a_measured_file_gives_rates_and_costs(tmp_path):
-    rates = {"alpha": 0.6, "low": 0.5, "high": 0.7, "by_position": [0.6]}
-    acceptance = {"temperature": 1.0, "lenience": 1.0, "tokens": 9, **rates}
-    seconds = {"draft": [0, 0.1], "verify": [2.0, 2.2], "overhead": 0.1}
-    one = {"name": "small", "settings": {}, "acceptance": [acceptance], "seconds": seconds, "c": 0.05}
-    about = {"target": "t", "device": "cpu", "batch_size": 1, "seed": 0, "sampling": {}, "versions": {}}
-    file = {**about, "drafters": [one]}
-    path = tmp_path / "measured.json"
-
-    def read():
-        path.write_text(json.dumps(file), encoding="utf-8")
-        return OptimalTreeGammaConfig.model_validate({"measured": "measured.json"}, context={"folder": tmp_path})
-
-    with pytest.raises(ValidationError, match=r"acceptance by rank was not measured for small; .*--ranks 4"):
-        read()
-    acceptance["by_rank"] = [[0.6, 0.1]]
-    config = read()
-    assert config.measured.rates == ((0.6, 0.1),)
-    assert (config.measured.c, config.measured.verify_cost) == (0.05, (1.0, 1.1))
-    assert OptimalTreeGamma(config).max_gamma > 0
-    with pytest.raises(ValidationError, match="'measured' has the costs"):
-        OptimalTreeGammaConfig.model_validate(
-            {"measured": "measured.json", "c": 0.1}, context={"folder": tmp_path}
-        )
 
 
 def decode(drafter, target, gamma, **settings):

@@ -68,7 +68,6 @@ def test_names():
             "cost-aware",
             "fixed",
             "optimal",
-            "optimal-tree",
             "running-average",
             "tree",
         ],

@@ -31,7 +31,7 @@ LENIENCES = {
 BOUND = "probability-bound"
 """By default, tests/plugins/test_lenience_exactly.py compares samples with the bound and the distribution."""
 
-BLIND = {"fixed", "optimal", "optimal-tree", "tree-best-first"}
+BLIND = {"fixed", "optimal", "tree-best-first"}
 """Controllers that look at neither drafts nor outcomes: `tests/decoding` samples with such gammas and trees."""
 
 ALIKE = {

@@ -117,7 +117,7 @@ def _cause(shares: TimeShares | None) -> list[str]:
 def _advice(facts: RunFacts) -> list[str]:
     """Return which gamma to use."""
     if facts.trees:
-        return ["`specdec measure --ranks` and `optimal-tree` find the best tree"]
+        return []
     if facts.expected is None or len(facts.by_gamma) < 2 or facts.steps < MIN_COUNT:
         return ["too few steps were timed to suggest a gamma"]
     if facts.noisy:
