@@ -1,1 +1,0 @@
-"""Attacks on the whole program: hostile plugins, files, folders and signals, drawn at random from a seed."""
