@@ -13,7 +13,6 @@ from typer import Argument, Option
 
 from specdec_core.cli.options.input_options import PROMPTS_HELP, prompts_settings
 from specdec_core.cli.options.shared_options import (
-    PluginTimeout,
     Quiet,
     error_console,
     option_of,
@@ -115,7 +114,6 @@ class _Decoding:
         ),
     ] = None
     strict: Annotated[bool, Option("--strict", help="Stop if a plugin fails.")] = False
-    plugin_timeout: PluginTimeout = None
     quiet: Quiet = False
 
     @property
@@ -254,7 +252,6 @@ def _decode(task: Task, run: Run, how: _Decoding) -> None:
             registry=default_registry(),
             sampling=task.sampling,
             strict=how.strict,
-            plugin_timeout=how.plugin_timeout,
         )
     failed = False
     traces: list[dict[str, Any]] = []

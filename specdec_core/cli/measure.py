@@ -11,7 +11,6 @@ import typer
 from typer import Argument, Option
 
 from specdec_core.cli.options.shared_options import (
-    PluginTimeout,
     Quiet,
     Settings,
     Wide,
@@ -82,14 +81,12 @@ class _Job:
         folder: Base for relative paths.
         entries: The drafters.
         settings: What to measure, and how.
-        plugin_timeout: Seconds that one call into a plugin may take.
     """
 
     task: Task
     folder: Path
     entries: tuple[DrafterEntry, ...]
     settings: MeasureSettings
-    plugin_timeout: float | None
 
 
 @grouped
@@ -109,7 +106,6 @@ def measure(
     overwrite: Annotated[bool, Option("--overwrite", help="Replace an existing file.")] = False,
     settings: Settings = None,
     task: Annotated[str | None, Option(help="Task of the study to measure, if it has several.")] = None,
-    plugin_timeout: PluginTimeout = None,
     wide: Wide = False,
     quiet: Quiet = False,
 ) -> None:
@@ -138,7 +134,7 @@ def measure(
     if study is None and not runs:
         raise ConfigError("no drafter: name one with --drafter (`specdec plugins` lists them), or pass a study.")
     loaded = study_of(study, options, settings=settings, task=[task] if task else (), runs=runs, beside=_BESIDE)
-    job = _job(loaded, _only_task(loaded, task), options, how, plugin_timeout)
+    job = _job(loaded, _only_task(loaded, task), options, how)
     if output is None:
         _measure(job, None, None, quiet, wide)
         return
@@ -161,9 +157,7 @@ def _only_task(study: Study, name: str | None) -> Task:
     return tasks[0]
 
 
-def _job(
-    study: Study, task: Task, options: _TaskOptions, how: _MeasureOptions, plugin_timeout: float | None
-) -> _Job:
+def _job(study: Study, task: Task, options: _TaskOptions, how: _MeasureOptions) -> _Job:
     """Return what is measured; options override the settings of a study."""
     if task.generation.constraint is not None:
         raise ConfigError(
@@ -184,7 +178,6 @@ def _job(
         study.folder,
         tuple(entries_of(task.runs[1:], named).values()),
         validated(MeasureSettings, settings),
-        plugin_timeout,
     )
 
 
@@ -242,9 +235,7 @@ def _context(job: _Job) -> MeasureContext:
 
     quieten_libraries()
     target = load_target(job.task.target, job.folder)
-    return MeasureContext.of_task(
-        job.task, target, job.settings, default_registry(), job.folder, job.plugin_timeout
-    )
+    return MeasureContext.of_task(job.task, target, job.settings, default_registry(), job.folder)
 
 
 def _show(latest: Sequence[Measurement], job: _Job, wide: bool) -> None:

@@ -93,7 +93,6 @@ def replay(
             output=results.output,
             settings=how.settings or (),
             fresh=results.fresh,
-            plugin_timeout=how.plugin_timeout,
             max_runs=how.max_runs,
             ray=how.ray,
             progress=progress,

@@ -15,7 +15,7 @@ from specdec_core.decoding.custom_generate.function import GenerateWith, generat
 from specdec_core.decoding.decoder import Decoder
 from specdec_core.decoding.drafting.argmax_request import greedy_request
 from specdec_core.decoding.drafting.validation import check_form
-from specdec_core.decoding.guard.plugin_guard import PluginFailure, failure_text
+from specdec_core.decoding.guard import PluginFailure, failure_text
 from specdec_core.decoding.metrics import Metrics
 from specdec_core.decoding.observers import Observer, ProgressObserver, TraceObserver
 from specdec_core.decoding.prompt_ids import Prompt, check_prompts

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from math import inf
 from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
@@ -275,19 +274,6 @@ def require_no_drafts(given: Mapping[str, object]) -> None:
             'drafted; pass a drafter too, such as drafter="prompt-copy", or leave '
             f"{'them' if len(names) > 1 else 'it'} out."
         )
-
-
-def checked_timeout(seconds: object) -> float | None:
-    """Return the time limit of a call into a plugin.
-
-    Raises:
-        ArgumentError: It is not a number above 0, nor None.
-    """
-    if seconds is None:
-        return None
-    if isinstance(seconds, int | float) and not isinstance(seconds, bool) and 0 < seconds < inf:
-        return float(seconds)
-    raise ArgumentError(f"plugin_timeout={seconds!r} was given; it takes seconds, a number above 0, or None.")
 
 
 def checked_width(width: object) -> int | None:

@@ -14,7 +14,6 @@ from specdec_core.decoding.arguments import (
     GammaLike,
     LenienceLike,
     RuleLike,
-    checked_timeout,
     checked_width,
     constraint_of_each,
     generation_settings,
@@ -29,7 +28,7 @@ from specdec_core.decoding.arguments import (
 from specdec_core.decoding.beams.beam_batch import BeamBatch
 from specdec_core.decoding.beams.beam_decoder import BeamDecoder
 from specdec_core.decoding.chat import Chat
-from specdec_core.decoding.guard.plugin_guard import PluginGuard
+from specdec_core.decoding.guard import PluginGuard
 from specdec_core.decoding.observers import Observer, RequestObserver
 from specdec_core.decoding.opening import LoopContext, first_rows, max_gamma_of, open_batch, session_info
 from specdec_core.decoding.prompt_ids import Prompt, as_prompts, check_batch, encode_prompt
@@ -77,11 +76,6 @@ class Decoder:
             of its arguments alone: several prefixes are verified in one step, and tokens are taken back. One that
             gives other scores for the same prefix in its first calls is an error.
         strict: Raise when a plugin fails instead of continuing without it.
-        plugin_timeout: Seconds that one call into a plugin may take, such as one `propose`; a longer one is
-            interrupted and is that plugin's failure. A model's first forward pass counts, and its compilation.
-            Python code can be interrupted on the main thread of Linux and macOS; elsewhere, and in a call into C
-            that does not return, the call is only named on standard error. None for no limit: what takes longer
-            than 30 s is named.
         rule: Decides which draft tokens are accepted and which token follows: an acceptance rule, a name such as
             "block", or a mapping. None for Algorithm 1, `token`.
         draft_beams: Where `generate` is asked for beams: u, the number of nodes in each level of the drafter's
@@ -109,7 +103,6 @@ class Decoder:
         draft_sampling: SamplingSettings | None = None,
         processors: Sequence[LogitsProcessor] = (),
         strict: bool = False,
-        plugin_timeout: float | None = None,
         rule: RuleLike | None = None,
         draft_beams: int | None = None,
         **options: Unpack[SamplingOptions],
@@ -140,7 +133,6 @@ class Decoder:
         self._to_probs = LogitsToProbs(settings, processors, prove=True)
         self._draft_to_probs = LogitsToProbs(draft_sampling or settings, processors)
         self._strict = strict
-        self._plugin_timeout = checked_timeout(plugin_timeout)
         made = make_rule(rule, greedy=self._to_probs.greedy, lenience=self._lenience)
         self._rule = made or SpeculativeSampling()
         self._sampling = settings
@@ -263,7 +255,6 @@ class Decoder:
             ids,
             (requests, *observers),
             strict=self._strict,
-            plugin_timeout=self._plugin_timeout,
         )
         if cache is not None:
             cache.hold([row.tokens for row in rows])

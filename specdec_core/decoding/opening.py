@@ -18,7 +18,7 @@ from specdec_core.decoding.drafting.proposer import Proposer
 from specdec_core.decoding.drafting.request import DraftRecorder, NewTree
 from specdec_core.decoding.drafting.sampler import DraftSampler
 from specdec_core.decoding.drafting.tree_draft import TreeDraft
-from specdec_core.decoding.guard.plugin_guard import PluginGuard
+from specdec_core.decoding.guard import PluginGuard
 from specdec_core.decoding.row import Row
 from specdec_core.decoding.step import Batch
 from specdec_core.decoding.stopping import FinishReason, StopRule

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypedDict, Unpack, overload
 
-from specdec_core.decoding.guard.plugin_guard import PluginFailure
+from specdec_core.decoding.guard import PluginFailure
 from specdec_core.decoding.metrics import Metrics
 from specdec_core.decoding.request_metrics import RequestMetrics
 from specdec_core.decoding.stopping import FinishReason

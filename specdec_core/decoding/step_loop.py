@@ -1,4 +1,4 @@
-"""The loop over the steps of a batch: observers, warnings, time limits and the end."""
+"""The loop over the steps of a batch: observers, warnings and the end."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from typing import Protocol, TypeVar
 
 import torch
 
-from specdec_core.decoding.guard.plugin_guard import PluginGuard
-from specdec_core.decoding.guard.watch import watched
+from specdec_core.decoding.guard import PluginGuard
 from specdec_core.decoding.observers import Observer
 from specdec_core.interface import SessionInfo, StepReport
 from specdec_core.interface.errors import OutOfMemoryError
@@ -49,7 +48,6 @@ def steps_of(
     observers: Sequence[Observer],
     *,
     strict: bool,
-    plugin_timeout: float | None,
 ) -> Generator[StepReport, None, tuple[S, PluginGuard]]:
     """Yield the reports of a batch's steps, and close it at the end, or where the caller leaves.
 
@@ -58,32 +56,27 @@ def steps_of(
         prompts: The token ids of its prompts, for observers.
         observers: Called at the beginning and after every step.
         strict: Raise when a plugin fails.
-        plugin_timeout: Seconds that one call into a plugin may take; None for no limit.
 
     Returns:
         The batch, and the guard with what plugins did wrong.
     """
-    with watched(plugin_timeout) as watch:
-        guard = PluginGuard(strict=strict, watch=watch)
-        with watch.interrupting():
-            info, batch = open_batch(guard)
-        try:
+    guard = PluginGuard(strict=strict)
+    info, batch = open_batch(guard)
+    try:
+        for observer in observers:
+            observer.on_start(info, prompts)
+        while not batch.done:
+            report = batch.step()
+            guard.warn()
             for observer in observers:
-                observer.on_start(info, prompts)
-            while not batch.done:
-                with watch.interrupting():
-                    report = batch.step()
-                guard.warn()
-                for observer in observers:
-                    observer.on_step(report)
-                yield report
-        except RuntimeError as error:
-            if not is_out_of_memory(error):
-                raise
-            raise _out_of_memory(info) from error
-        finally:
-            with watch.interrupting():
-                batch.close()
+                observer.on_step(report)
+            yield report
+    except RuntimeError as error:
+        if not is_out_of_memory(error):
+            raise
+        raise _out_of_memory(info) from error
+    finally:
+        batch.close()
     guard.warn()
     return batch, guard
 

@@ -83,7 +83,6 @@ def watch_steps(
     batch_size: int = 1,
     max_new_tokens: int = 128,
     seed: int = 0,
-    plugin_timeout: float | None = None,
     advance: Callable[[int], None] = lambda _: None,
 ) -> list[StepReport]:
     """Decode with drafts of all lengths in turn, and return the reports of the steps.
@@ -101,7 +100,6 @@ def watch_steps(
         batch_size: Prompts decoded together.
         max_new_tokens: Length of the texts, longer where each draft length needs it.
         seed: Seed of the texts, and of the order of draft lengths.
-        plugin_timeout: Seconds that one call into the drafter may take; see `Decoder`.
         advance: Called with the number of steps so far.
 
     Raises:
@@ -115,7 +113,6 @@ def watch_steps(
         sampling=sampling,
         draft_sampling=draft_sampling,
         strict=True,
-        plugin_timeout=plugin_timeout,
     )
     turn = gamma + 1
     required = (timings + 1) * turn

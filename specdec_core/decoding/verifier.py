@@ -26,8 +26,8 @@ from specdec_core.decoding.decision import (
 )
 from specdec_core.decoding.drafting.tree_draft import all_paths
 from specdec_core.decoding.drafting.validation import FINE
-from specdec_core.decoding.guard.guarded_rule import GuardedRule
-from specdec_core.decoding.guard.plugin_guard import PluginGuard, opened
+from specdec_core.decoding.guard import PluginGuard, opened
+from specdec_core.decoding.guarded_rule import GuardedRule
 from specdec_core.decoding.row import Row
 from specdec_core.decoding.verification_record import verifications
 from specdec_core.interface import (

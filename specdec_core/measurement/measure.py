@@ -49,7 +49,6 @@ class MeasureContext:
         registry: Where plugins come from.
         folder: Base for relative paths in settings.
         target_settings: Settings of the target, recorded in the result.
-        plugin_timeout: Seconds that one call into a plugin may take; see `Decoder`.
     """
 
     target: LoadedModel
@@ -59,7 +58,6 @@ class MeasureContext:
     registry: Registry
     folder: Path = Path()
     target_settings: Mapping[str, Any] | None = None
-    plugin_timeout: float | None = None
 
     @classmethod
     def of_task(
@@ -69,7 +67,6 @@ class MeasureContext:
         settings: MeasureSettings,
         registry: Registry,
         folder: Path,
-        plugin_timeout: float | None,
     ) -> MeasureContext:
         """Return the context of a study's task, of which `target` is the loaded target.
 
@@ -86,7 +83,6 @@ class MeasureContext:
             registry=registry,
             folder=folder,
             target_settings=task.target.model_dump(mode="json"),
-            plugin_timeout=plugin_timeout,
         )
 
 
@@ -189,7 +185,6 @@ def measure_acceptance(
         sampling=context.sampling.model_copy(update={"temperature": temperature}),
         draft_sampling=entry.draft_sampling,
         strict=True,
-        plugin_timeout=context.plugin_timeout,
         rule=rule,
     )
     samples = take_samples(
@@ -219,7 +214,6 @@ def _with_ranks(
         sampling=context.sampling.model_copy(update={"temperature": measured[0].temperature}),
         draft_sampling=entry.draft_sampling,
         strict=True,
-        plugin_timeout=context.plugin_timeout,
     )
     by_rank = measure_ranks(decoder, siblings.tree, context.prompts, settings, rows, advance)
     return [one.model_copy(update={"by_rank": by_rank}) if one.lenience == 1 else one for one in measured]
@@ -248,7 +242,6 @@ def measure_times(
         context.target,
         prompts=context.prompts,
         sampling=context.sampling.model_copy(update={"temperature": max(settings.temperature)}),
-        plugin_timeout=context.plugin_timeout,
         **settings.model_dump(include={"gamma", "timings", "batch_size", "max_new_tokens", "seed"}),
     )
     costs_of = partial(measured_costs, gamma=settings.gamma, min_count=min(3, settings.timings))

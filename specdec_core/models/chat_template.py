@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from specdec_core._time_limit import TimeLimitExceeded, time_limit
 from specdec_core.interface.errors import PromptError
 
 Message: TypeAlias = Mapping[str, Any]
@@ -29,12 +28,6 @@ class Turn:
     messages: tuple[Message, ...]
     name: str
     template: str | None = None
-
-
-_TEMPLATE_SECONDS = 10.0
-"""How long a template may take to render a chat: it is a program, and may have loops within loops."""
-_MAX_RENDERED = 10_000_000
-"""The most characters that it may write."""
 
 
 def render_chat(
@@ -72,15 +65,12 @@ def render_chat(
             "give it a content, or provide another template."
         )
     try:
-        with time_limit(_TEMPLATE_SECONDS, f"{name}: {whose}"):
-            text = tokenizer.apply_chat_template(
-                [dict(message) for message in messages],
-                chat_template=template,
-                add_generation_prompt=True,
-                tokenize=False,
-            )
-    except TimeLimitExceeded as error:
-        raise PromptError(f"{name}: {whose} does not end: {error}. Provide another template.") from error
+        text = tokenizer.apply_chat_template(
+            [dict(message) for message in messages],
+            chat_template=template,
+            add_generation_prompt=True,
+            tokenize=False,
+        )
     except Exception as error:  # a template is a program and may raise anything
         line = getattr(error, "lineno", None)
         index = "" if line is None else f" (line {line} of the template)"
@@ -88,11 +78,6 @@ def render_chat(
             f"{name}: {whose} raised an error: {error}{index}. Change the messages to what the template accepts, "
             "or provide another template."
         ) from error
-    if len(text) > _MAX_RENDERED:
-        raise PromptError(
-            f"{name}: {whose} makes {len(text):,} characters of it; at most {_MAX_RENDERED:,} are read. Provide "
-            "another template."
-        )
     ids = tokenizer(text, add_special_tokens=False)["input_ids"]  # the template writes them
     if not ids:
         raise PromptError(f"{name}: {whose} renders it as an empty text; it must render the messages.")

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from specdec_core.decoding.drafting.proposer import Proposer
-from specdec_core.decoding.guard.plugin_guard import PluginGuard
+from specdec_core.decoding.guard import PluginGuard
 from specdec_core.decoding.opening import LoopContext
 from specdec_core.interface import BatchInfo, ConfigError, Drafter, PluginError, SessionInfo, TargetInfo
 from specdec_core.interface.controllers import FixedGamma, FixedGammaConfig

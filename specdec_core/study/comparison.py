@@ -6,7 +6,7 @@ import io
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -152,7 +152,6 @@ def compare(
     output: Path | str | None = None,
     *,
     fresh: bool = False,
-    plugin_timeout: float | None = None,
     max_runs: int = MAX_RUNS,
     isolate: bool = False,
     ray: str | Pool | None = None,
@@ -165,7 +164,6 @@ def compare(
         study: The path of a YAML file, a mapping of what it would hold, or a study that was read.
         output: Folder that receives the results and the report, and from which a stopped study resumes.
         fresh: Discard what an earlier study left in the folder.
-        plugin_timeout: Seconds that one call into a plugin may take before it is interrupted; see `Decoder`.
         max_runs: The most runs that the study may have, with grids expanded, over all tasks.
         isolate: Give each run a separate process, so that a plugin that crashes its process costs that run only.
             Each process loads the target, and all of them are in memory together.
@@ -198,8 +196,6 @@ def compare(
         from specdec_core.study.report.results_diff import read_results
 
         read_results(Path(forecast))  # before anything is decoded
-    if plugin_timeout is not None:
-        study = replace(study, plugin_timeout=plugin_timeout)
 
     def run(progress: Progress, folder: Path | None) -> StudyResult:
         from specdec_core.study.run.runner import run_study

@@ -133,7 +133,7 @@ def marked(commands: list[list[str]]) -> list[Any]:
     found, seen = [], set()
     for words in commands:
         line = " ".join(words)
-        same = re.sub(r"\d+| --(quiet|fresh|(output|plugin-timeout) \S+)", "", line)
+        same = re.sub(r"\d+| --(quiet|fresh|output \S+)", "", line)
         if same in seen:
             continue
         marks = [pytest.mark.slow] if SLOW.search(line) else []

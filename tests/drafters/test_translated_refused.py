@@ -13,7 +13,7 @@ from transformers import PreTrainedTokenizerFast
 
 from specdec_core import default_registry
 from specdec_core.decoding import Decoder
-from specdec_core.decoding.guard.plugin_guard import PluginGuard
+from specdec_core.decoding.guard import PluginGuard
 from specdec_core.interface import LAST_HIDDEN, ConfigError, ModelError, PluginError, TargetInfo
 from specdec_core.interface.errors import PluginWarning
 from specdec_core.interface.settings import SamplingSettings

@@ -303,27 +303,6 @@ def encode(tokenizer, monkeypatch):
     return run
 
 
-@pytest.mark.parametrize(
-    ("template", "said"),
-    [
-        (
-            "{% for i in range(9999) %}" * 3 + "{% endfor %}" * 3,
-            "the given chat template does not end: no end after",
-        ),
-        (
-            "{% for i in range(999) %}{{ 'x' * 100000 }}{% endfor %}",
-            "makes 99,900,000 characters of it; at most 10,",
-        ),
-    ],
-    ids=["time", "size"],
-)
-def test_a_chat_template_without_end(tokenizer, template, said, monkeypatch):
-    monkeypatch.setattr("specdec_core.models.chat_template._TEMPLATE_SECONDS", 0.3 if "end after" in said else 60)
-    with pytest.raises(PromptError) as caught:
-        encode_prompts([PromptText("1", None, (HELLO,))], tokenizer, model="tiny", chat_template=template)
-    assert said in str(caught.value)
-
-
 def test_a_template_that_makes_too_much_of_a_row(lines):
     with pytest.raises(PromptError, match=r"p\.jsonl:1: the template makes a prompt of 20,000,000 characters"):
         lines([{"a": "x" * 10_000}], template="{a}" * 2000)

@@ -26,7 +26,6 @@ from specdec_core.interface import (
     Sparse,
     TargetInfo,
 )
-from specdec_core.interface.errors import is_failure
 from specdec_core.interface.proposal import Distribution
 from specdec_core.models import moved, uploaded
 from specdec_core.verification import dense
@@ -174,9 +173,7 @@ def _call(label: str, method: str, function: Callable[[], T]) -> T:
     """Call into a member; errors name it."""
     try:
         return function()
-    except BaseException as error:
-        if not is_failure(error):
-            raise
+    except Exception as error:
         raise PluginError(f"{label} failed in {method}(): {failure_text(error)}") from error
 
 

@@ -39,16 +39,6 @@ Settings: TypeAlias = Annotated[
         metavar="KEY=VALUE",
     ),
 ]
-PluginTimeout: TypeAlias = Annotated[
-    float | None,
-    typer.Option(
-        "--plugin-timeout",
-        min=0.1,
-        help="Interrupt a call into a plugin that takes longer, and decode without it. A model's first forward "
-        "pass counts. C code is not interrupted, only named.",
-        metavar="SECONDS",
-    ),
-]
 MaxRuns: TypeAlias = Annotated[int, typer.Option(min=1, help="The most runs of a study, over all tasks.")]
 Ray: TypeAlias = Annotated[
     str | None,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 
@@ -21,7 +21,6 @@ from specdec_core.cli.options.input_options import (
 from specdec_core.cli.options.shared_options import (
     MaxRuns,
     MinP,
-    PluginTimeout,
     Quiet,
     Ray,
     Settings,
@@ -87,7 +86,6 @@ class StudyOptions:
     """How a study is changed, run and shown."""
 
     settings: Settings = None
-    plugin_timeout: PluginTimeout = None
     max_runs: MaxRuns = MAX_RUNS
     ray: Ray = None
     wide: Wide = False
@@ -95,8 +93,7 @@ class StudyOptions:
 
     def load(self, path: Path) -> Study:
         """Read a study with these changes."""
-        study = load_study(path, self.settings or (), max_runs=self.max_runs)
-        return replace(study, plugin_timeout=self.plugin_timeout)
+        return load_study(path, self.settings or (), max_runs=self.max_runs)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,7 +9,7 @@ from specdec_core.decoding.beams.beam_batch import BeamBatch
 from specdec_core.decoding.beams.beam_draft import BeamGamma, DraftSearch
 from specdec_core.decoding.beams.prompt_beams import PromptBeams
 from specdec_core.decoding.beams.search import BeamRules
-from specdec_core.decoding.guard.plugin_guard import PluginGuard
+from specdec_core.decoding.guard import PluginGuard
 from specdec_core.decoding.opening import LoopContext, kept_layers
 from specdec_core.decoding.result import Generation, generation
 from specdec_core.decoding.row import Row

@@ -19,7 +19,6 @@ from specdec_core.decoding.arguments import (
     LenienceLike,
     RuleLike,
     check_plugin,
-    checked_timeout,
     make_drafter,
     make_gamma,
     make_lenience,
@@ -30,7 +29,7 @@ from specdec_core.decoding.arguments import (
 from specdec_core.decoding.custom_generate.call import Call, hidden_arguments, read_call
 from specdec_core.decoding.custom_generate.columns import Columns
 from specdec_core.decoding.custom_generate.processors import PreparedProcessors
-from specdec_core.decoding.guard.plugin_guard import PluginGuard
+from specdec_core.decoding.guard import PluginGuard
 from specdec_core.decoding.metrics import Metrics
 from specdec_core.decoding.observers import RequestObserver
 from specdec_core.decoding.opening import LoopContext, max_gamma_of, open_batch, session_info
@@ -56,7 +55,6 @@ def generate_with(
     draft_sampling: SamplingSettings | None = None,
     tokenizer: Any = None,
     strict: bool = False,
-    plugin_timeout: float | None = None,
 ) -> GenerateWith:
     """Return a callable for `model.generate(..., custom_generate=...)` that decodes with a drafter.
 
@@ -71,7 +69,6 @@ def generate_with(
         draft_sampling: The drafter's sampling settings; None for the processors that `generate` has prepared.
         tokenizer: The model's tokenizer, for drafters that read text and for `stop_strings`.
         strict: Raise when a plugin fails instead of continuing without it.
-        plugin_timeout: Seconds that one call into a plugin may take; see `Decoder`.
 
     Raises:
         ArgumentError: An argument is of a type that is not taken.
@@ -87,7 +84,6 @@ def generate_with(
         draft_sampling=draft_sampling,
         tokenizer=tokenizer,
         strict=strict,
-        plugin_timeout=plugin_timeout,
     )
 
 
@@ -110,7 +106,6 @@ class GenerateWith:
         draft_sampling: SamplingSettings | None,
         tokenizer: Any,
         strict: bool,
-        plugin_timeout: float | None,
     ) -> None:
         if drafter is not None and gamma is None:
             raise ConfigError(
@@ -129,7 +124,6 @@ class GenerateWith:
         self._lenience = make_lenience(lenience)
         self._rule = rule
         self._strict = strict
-        self._plugin_timeout = checked_timeout(plugin_timeout)
         self._lock = Lock()
         self._known: dict[tuple[int, torch.device], tuple[LoadedModel, Drafter | None]] = {}
         self.metrics = Metrics()
@@ -242,7 +236,7 @@ class GenerateWith:
         columns = Columns(call.ids, call.criteria, pad_id, call.streamer, to_probs, scores=scores, logits=logits)
         began = perf_counter()
         each = RequestObserver(len(rows), began)
-        steps = steps_of(open_steps, sources, (each,), strict=self._strict, plugin_timeout=self._plugin_timeout)
+        steps = steps_of(open_steps, sources, (each,), strict=self._strict)
         while True:
             try:
                 report = next(steps)

@@ -13,7 +13,7 @@ from torch import Tensor
 from specdec_core.decoding.drafting.confidence import KeepDrafting
 from specdec_core.decoding.drafting.request import DraftRecorder
 from specdec_core.decoding.drafting.validation import FAULTS, validate
-from specdec_core.decoding.guard.plugin_guard import PluginGuard, opened
+from specdec_core.decoding.guard import PluginGuard, opened
 from specdec_core.interface import (
     BatchInfo,
     BestFirstTree,

@@ -40,7 +40,6 @@ def replay(
     output: Path | str | None = None,
     settings: Sequence[str] = (),
     fresh: bool = False,
-    plugin_timeout: float | None = None,
     max_runs: int = MAX_RUNS,
     ray: str | Pool | None = None,
     progress: bool | Progress = True,
@@ -62,7 +61,6 @@ def replay(
         output: As for `compare`.
         settings: Overrides of the study in the form `key=value`, as passed to `--set`.
         fresh: As for `compare`.
-        plugin_timeout: Seconds that one call into a plugin may take.
         max_runs: The most runs of the study.
         ray: Address of a Ray cluster whose workers ask the drafters, as for `compare`; None for this process.
         progress: As for `compare`.
@@ -78,8 +76,6 @@ def replay(
     found = found if target is None else found.naming(target)
     tasks = () if isinstance(what, Study) else recorded_tasks(found)
     study = what if isinstance(what, Study) else _study(what, gammas, settings, max_runs, tasks)
-    if plugin_timeout is not None:
-        study = replace(study, plugin_timeout=plugin_timeout)
     parts = [_part(found, tasks, task) for task in study.tasks]
     own = [task for task in study.tasks if all(task.target is not one.target for one in tasks)]
     found = replace(found, named=found.named | named_models(own))

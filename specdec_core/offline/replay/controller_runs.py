@@ -17,7 +17,7 @@ import numpy as np
 
 from specdec_core.costs import StepCosts
 from specdec_core.decoding.drafting.proposer import checked_plan
-from specdec_core.decoding.guard.plugin_guard import PluginGuard
+from specdec_core.decoding.guard import PluginGuard
 from specdec_core.decoding.metrics import Metrics, StepTimes, Tally
 from specdec_core.interface import (
     AcceptanceRule,

@@ -15,7 +15,6 @@ from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from specdec_core.costs import StepCosts
-from specdec_core.decoding.guard.watch import CallWatch, watched
 from specdec_core.interface import ConfigError, Drafter, PluginConfig, Progress
 from specdec_core.interface.settings import SamplingSettings
 from specdec_core.interface.trainer import NoProgress
@@ -53,7 +52,6 @@ class DrafterReplay:
         batch_size: Number of texts asked for together, which only affects the speed.
         target: The target, if it is loaded: for drafters that work on it, and for hidden states that the record
             lacks. It is loaded where it is needed and None is given.
-        plugin_timeout: Seconds that one call into the drafter may take; None for no limit.
         autoregressive: Whether to ask the drafter once per text, or at every position; None as it declares.
 
     Raises:
@@ -78,7 +76,6 @@ class DrafterReplay:
         progress: Progress | None = None,
         batch_size: int = BATCH_SIZE,
         target: LoadedModel | None = None,
-        plugin_timeout: float | None = None,
         autoregressive: bool | None = None,
     ) -> None:
         for name, value in (("max_gamma", max_gamma), ("batch_size", batch_size)):
@@ -89,7 +86,6 @@ class DrafterReplay:
         self._max_gamma = max_gamma
         self._draft_sampling = draft_sampling
         self._progress = progress or NoProgress()
-        self._timeout = plugin_timeout
         self._preparation = Preparation(record, part.header, registry, folder, target)
         self.drafter, self._batch_size = self._preparation.drafter(drafter), batch_size
         self._acceptance: tuple[TextAcceptance, ...] | None = None
@@ -127,23 +123,21 @@ class DrafterReplay:
         """
         if self._acceptance is None:
             self._progress.stage(f"{self._name}: replaying", len(self._part))
-            with watched(self._timeout) as watch:
-                found = self._remembered(watch) if self.drafter.remembers else self._alone(watch)
+            found = self._remembered() if self.drafter.remembers else self._alone()
             if not found:
                 raise ConfigError("this part of the record holds no texts.")
             self._acceptance = tuple(found)
         return self._acceptance
 
-    def _alone(self, watch: CallWatch) -> list[TextAcceptance]:
+    def _alone(self) -> list[TextAcceptance]:
         """Return the acceptance along each text of a drafter that does not know the others."""
         found: list[TextAcceptance] = []
         for texts in self._batches(self._batch_size):
-            with watch.interrupting():
-                found += _by_budget([self._asked(texts, watch, budget) for budget in self._budgets])
+            found += _by_budget([self._asked(texts, budget) for budget in self._budgets])
             self._progress.advance(len(found))
         return found
 
-    def _remembered(self, watch: CallWatch) -> list[TextAcceptance]:
+    def _remembered(self) -> list[TextAcceptance]:
         """Return the acceptance along each text of a drafter that has learned those before it, and nothing else.
 
         Of some texts of a part, the texts between them are taught, too: what is expected of a text does not depend
@@ -154,11 +148,10 @@ class DrafterReplay:
             self.drafter.reset()
             found: list[TextAcceptance] = []
             for text, wanted in self._in_order():
-                with watch.interrupting():
-                    if wanted:
-                        found += self._asked([text], watch, budget)
-                    else:
-                        self._open([text], watch).teach()
+                if wanted:
+                    found += self._asked([text], budget)
+                else:
+                    self._open([text]).teach()
                 self._progress.advance(len(found))
             passes.append(found)
         return _by_budget(passes)
@@ -169,9 +162,9 @@ class DrafterReplay:
         every = self.drafter.drafts_by_budget and not self._autoregressive
         return range(1 if every else self._max_gamma, self._max_gamma + 1)
 
-    def _asked(self, texts: Sequence[ForcedText], watch: CallWatch, budget: int) -> list[TextAcceptance]:
+    def _asked(self, texts: Sequence[ForcedText], budget: int) -> list[TextAcceptance]:
         """Return the acceptance along some texts, of drafts of `budget` tokens."""
-        session = self._open(texts, watch)
+        session = self._open(texts)
         if self._autoregressive:
             return _in_chunks(texts, session, self._max_gamma)
         return _at_every_position(texts, session, budget, self._max_gamma)
@@ -201,8 +194,7 @@ class DrafterReplay:
             self.drafter.reset()  # each text is as new to it as in `acceptance`
             size = min(batch_size, len(self._part))
             texts = ([(text, next(acceptance)) for text in some] for some in self._batches(size))
-            with watched(self._timeout) as watch, watch.interrupting():
-                self._timed = draft_seconds(texts, self._open, watch, self._max_gamma, timings)
+            self._timed = draft_seconds(texts, self._open, self._max_gamma, timings)
         return target.with_drafter(*self._timed)
 
     def _batches(self, size: int) -> Iterator[Sequence[ForcedText]]:
@@ -223,9 +215,9 @@ class DrafterReplay:
             return forced
         return [replace(one, reach=min(one.reach, longest - len(one.begin))) for one in forced]
 
-    def _open(self, texts: Sequence[ForcedText], watch: CallWatch, *, live: bool = False) -> TextSession:
+    def _open(self, texts: Sequence[ForcedText], *, live: bool = False) -> TextSession:
         sampling = self._part.header.sampling
-        return TextSession(self.drafter, texts, self._max_gamma, sampling, self._draft_sampling, watch, live=live)
+        return TextSession(self.drafter, texts, self._max_gamma, sampling, self._draft_sampling, live=live)
 
 
 def _by_budget(passes: Sequence[Sequence[TextAcceptance]]) -> list[TextAcceptance]:

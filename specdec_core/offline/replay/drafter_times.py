@@ -9,7 +9,6 @@ from typing import Protocol
 import numpy as np
 
 from specdec_core.costs.timed_steps import mean_seconds
-from specdec_core.decoding.guard.watch import CallWatch
 from specdec_core.models.device import synchronize
 from specdec_core.offline.replay.text_acceptance import TextAcceptance
 from specdec_core.offline.replay.text_session import ForcedText, TextSession
@@ -20,14 +19,13 @@ _SEED = 0
 class OpenSession(Protocol):
     """Opens a session along some texts."""
 
-    def __call__(self, texts: Sequence[ForcedText], watch: CallWatch, *, live: bool = False) -> TextSession:
+    def __call__(self, texts: Sequence[ForcedText], *, live: bool = False) -> TextSession:
         """Return it; `live` as in `TextSession`."""
 
 
 def draft_seconds(
     batches: Iterable[Sequence[tuple[ForcedText, TextAcceptance]]],
     opened: OpenSession,
-    watch: CallWatch,
     max_gamma: int,
     timings: int,
 ) -> tuple[tuple[float, ...], tuple[float, ...]]:
@@ -42,7 +40,6 @@ def draft_seconds(
     Args:
         batches: Texts that are drafted together, with the acceptance along each; as many as are needed are read.
         opened: Opens a session along some texts.
-        watch: Watches the calls into the drafter.
         max_gamma: K.
         timings: Number of timings of each length.
 
@@ -54,7 +51,7 @@ def draft_seconds(
     turn: list[int] = []
     steps = 0
     for batch in batches:
-        session = opened([text for text, _ in batch], watch, live=True)
+        session = opened([text for text, _ in batch], live=True)
         try:
             # Once a text has ended, steps no longer have this batch size.
             while (

@@ -47,7 +47,6 @@ class Replayer:
         folder: Base for relative paths in settings.
         registry: Where plugins come from.
         progress: Where drafters report progress; None for nowhere.
-        plugin_timeout: Seconds that one call into a plugin may take; None for no limit.
         target: The target, if it is loaded.
         pool: Workers that ask the drafters; None for this process.
     """
@@ -57,7 +56,6 @@ class Replayer:
     folder: Path
     registry: Registry
     progress: Progress | None = None
-    plugin_timeout: float | None = None
     target: LoadedModel | None = None
     pool: Pool | None = None
 
@@ -97,11 +95,11 @@ class Replayer:
             loaded: The drafter, if this process has loaded it.
         """
         assert run.drafter is not None, "the baseline drafts nothing"
-        folder, timeout = self.folder.absolute(), self.plugin_timeout
+        folder = self.folder.absolute()
         if self.pool is not None:
             record, part = self.record, self.record.parts.index(self.part)
             where = torch.get_num_threads(), record.path.absolute(), record.named, part
-            asked = PooledDrafter(*where, run, max_gamma, folder, timeout)
+            asked = PooledDrafter(*where, run, max_gamma, folder)
             pooled = PooledReplay(self.pool, asked, range(len(self.part)) if texts is None else texts)
             return lambda: pooled
         return partial(
@@ -115,7 +113,6 @@ class Replayer:
             folder=folder,
             progress=self.progress,
             target=self.target,
-            plugin_timeout=timeout,
         )
 
 

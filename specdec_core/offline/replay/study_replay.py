@@ -178,7 +178,6 @@ class _TaskReplay:
             replay.study.folder,
             replay.registry,
             progress=replay.progress,
-            plugin_timeout=replay.study.plugin_timeout,
             pool=replay.pool,
         )
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from specdec_core.decoding.guard.plugin_guard import PluginGuard
+from specdec_core.decoding.guard import PluginGuard
 from specdec_core.interface import AcceptanceRule, ConfigError, PluginError
 from specdec_core.offline.replay.expected_counts import DraftedText
 from specdec_core.verification import SpeculativeSampling

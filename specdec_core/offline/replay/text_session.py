@@ -14,8 +14,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from specdec_core.decoding.drafting.validation import BAD_TOKEN, FAULTS, FINE, worst
-from specdec_core.decoding.guard.plugin_guard import PluginGuard
-from specdec_core.decoding.guard.watch import CallWatch
+from specdec_core.decoding.guard import PluginGuard
 from specdec_core.decoding.opening import LoopContext
 from specdec_core.decoding.tokens import TokenView
 from specdec_core.interface import (
@@ -142,7 +141,6 @@ class TextSession:
         max_gamma: The longest draft.
         sampling: The target's sampling settings.
         draft_sampling: Those of drafts.
-        watch: Watches the calls into the drafter.
         seed: Seed of the free draws, beyond the end of a text.
         live: Open inner loops as they are, which draw for themselves; those of hierarchies are forced otherwise.
 
@@ -163,13 +161,12 @@ class TextSession:
         max_gamma: int,
         sampling: SamplingSettings,
         draft_sampling: SamplingSettings | None,
-        watch: CallWatch,
         *,
         seed: int = 0,
         live: bool = False,
     ) -> None:
         self._drafter, self._sequences = drafter, sequences
-        self._guard = PluginGuard(strict=True, watch=watch)
+        self._guard = PluginGuard(strict=True)
         self._greedy = sampling.greedy
         self.position = [0] * len(sequences)
         self._rows = [list(one.begin) for one in sequences]

@@ -79,7 +79,6 @@ class PooledDrafter:
         run: The drafter and its sampling settings.
         max_gamma: The longest draft.
         folder: Base for relative paths in plugin settings.
-        plugin_timeout: Seconds that one call into the drafter may take.
     """
 
     threads: int
@@ -89,7 +88,6 @@ class PooledDrafter:
     run: Run
     max_gamma: int
     folder: Path
-    plugin_timeout: float | None
 
     def replay(self, chosen: tuple[int, ...], acceptance: Sequence[TextAcceptance] | None = None) -> DrafterReplay:
         """Return the drafter along some texts of the part; a worker keeps the last one that it loaded."""
@@ -109,7 +107,6 @@ class PooledDrafter:
                     draft_sampling=self.run.draft_sampling,
                     registry=worker().registry,
                     folder=self.folder,
-                    plugin_timeout=self.plugin_timeout,
                 ),
             )
         return _Loaded.last[1].for_texts(SomeTexts(part, chosen), acceptance)

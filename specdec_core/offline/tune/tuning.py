@@ -260,7 +260,6 @@ class _Job:
             part,
             study.folder,
             self.registry,
-            plugin_timeout=study.plugin_timeout,
             target=target,
             pool=self.pool,
         )

@@ -184,15 +184,12 @@ class Study:
         config: The validated settings.
         runs: The runs to compare, the baseline first, with grids expanded.
         tasks: The tasks, with grids expanded; a single unnamed one if the study has no `tasks`.
-        plugin_timeout: Seconds that one call into a plugin may take; see `Decoder`. It belongs to how a study is
-            run, not to what is measured.
     """
 
     path: Path
     config: StudyConfig
     runs: tuple[Run, ...]
     tasks: tuple[Task, ...]
-    plugin_timeout: float | None = None
 
     @property
     def folder(self) -> Path:

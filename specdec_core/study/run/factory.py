@@ -80,7 +80,6 @@ def make_decoder(
     sampling: SamplingSettings,
     folder: Path = Path(),
     strict: bool = False,
-    plugin_timeout: float | None = None,
     drafter: Drafter | None = None,
 ) -> Decoder:
     """Load the drafter and controllers of a run and return its decoder.
@@ -92,14 +91,13 @@ def make_decoder(
         sampling: Sampling settings of the target.
         folder: Base for relative paths.
         strict: Raise when a plugin fails.
-        plugin_timeout: Seconds that one call into a plugin may take; see `Decoder`.
         drafter: The drafter, if it is loaded already.
 
     Raises:
         PluginError: If a plugin cannot be loaded, or the target lacks what it needs.
     """
     if run.drafter is None:
-        return Decoder(target, sampling=sampling, strict=strict, plugin_timeout=plugin_timeout)
+        return Decoder(target, sampling=sampling, strict=strict)
     lenience = make_lenience(run.lenience, registry)
     return Decoder(
         target,
@@ -111,5 +109,4 @@ def make_decoder(
         draft_sampling=run.draft_sampling,
         draft_beams=run.draft_beams,
         strict=strict,
-        plugin_timeout=plugin_timeout,
     )

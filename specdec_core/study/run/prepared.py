@@ -51,7 +51,6 @@ class RunJob:
         batches: The prompts, in the form that a decoder takes.
         batch_size: Number of conversations of a full batch.
         folder: Base for relative paths.
-        plugin_timeout: Seconds that one call into a plugin may take; see `Decoder`.
         halve: Decode a batch in halves where memory is short.
         warmup: What a drafter that remembers decodes before the prompts of each repeat.
     """
@@ -63,7 +62,6 @@ class RunJob:
     batches: Sequence[Batch]
     batch_size: int
     folder: Path
-    plugin_timeout: float | None = None
     halve: bool = False
     warmup: Sequence[Batch] = ()
 
@@ -94,7 +92,6 @@ class PreparedRun:
             registry=registry,
             sampling=job.sampling,
             folder=job.folder,
-            plugin_timeout=job.plugin_timeout,
         )
         self._decoder = self._new_decoder()
         self._generation = job.generation

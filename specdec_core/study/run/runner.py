@@ -188,7 +188,6 @@ class _Runs:
             batches,
             self._study.config.batch_size,
             self._targets.folder,
-            self._study.plugin_timeout,
             self._study.config.auto_find_batch_size,
             warmup,
         )

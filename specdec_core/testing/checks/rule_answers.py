@@ -12,7 +12,7 @@ from torch import Tensor
 
 from specdec_core.decoding import Decoder
 from specdec_core.decoding.decision import fetched_parts, parts_to_fetch, read
-from specdec_core.decoding.guard.guarded_rule import REFUSALS, checked_answer, wrong_values
+from specdec_core.decoding.guarded_rule import REFUSALS, checked_answer, wrong_values
 from specdec_core.interface import AcceptanceResult, AcceptanceRule, PluginError, PointMass, Proposal
 from specdec_core.interface.settings import SamplingSettings
 from specdec_core.testing.harness.enumeration import continuations, require_distribution

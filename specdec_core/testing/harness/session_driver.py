@@ -12,7 +12,7 @@ from specdec_core._time_limit import TimeLimitExceeded
 from specdec_core.decoding.drafting.confidence import KeepDrafting
 from specdec_core.decoding.drafting.request import DraftRecorder
 from specdec_core.decoding.drafting.validation import BAD_ID, FAULTS, check_form
-from specdec_core.decoding.guard.plugin_guard import PluginGuard
+from specdec_core.decoding.guard import PluginGuard
 from specdec_core.decoding.opening import LoopContext
 from specdec_core.decoding.tokens import TokenView
 from specdec_core.interface import LAST_HIDDEN, Drafter, DraftSession, Outcome, Proposal, SessionInfo

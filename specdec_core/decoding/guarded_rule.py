@@ -14,7 +14,7 @@ from specdec_core.verification import SpeculativeSampling
 
 if TYPE_CHECKING:
     from specdec_core.decoding.decision import Verified
-    from specdec_core.decoding.guard.plugin_guard import PluginGuard
+    from specdec_core.decoding.guard import PluginGuard
 
 REFUSALS = {
     3: "it accepted more tokens than were drafted, or a negative number. Algorithm 1 takes its place.",

@@ -1,1 +1,0 @@
-"""Guarded calls into plugins: a faulty one costs speed, never a token."""
