@@ -23,16 +23,3 @@ writer = pipeline("text-generation", model=model, tokenizer=tokenizer)
 prompt = "for key, value in data"
 print(writer(prompt, custom_generate=drafted, max_new_tokens=8, do_sample=False)[0]["generated_text"])
 # --8<-- [end:pipeline]
-
-# --8<-- [start:candidates]
-from transformers.generation.candidate_generator import PromptLookupCandidateGenerator  # noqa: E402
-
-from specdec_drafters.candidates import CandidateDrafter  # noqa: E402
-
-lookup = CandidateDrafter(
-    lambda _: PromptLookupCandidateGenerator(max_length=256), vocab_size=model.config.vocab_size
-)
-copied = generate_with(drafter=lookup, gamma=10)
-model.generate(**inputs, custom_generate=copied, max_new_tokens=48, do_sample=False)
-print(f"prompt lookup: block efficiency {copied.metrics.block_efficiency:.2f}")
-# --8<-- [end:candidates]

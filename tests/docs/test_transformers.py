@@ -31,7 +31,7 @@ def printed(script, tmp_path):
 
 
 @pytest.mark.slow
-def test_generate_pipelines_and_candidates(tmp_path):
+def test_generate_and_pipelines(tmp_path):
     # The script itself asserts that the tokens are those of plain `generate`.
     assert printed("inside_transformers.py", tmp_path) == SHOWN["inside_transformers.py"]
 
