@@ -20,7 +20,6 @@ from specdec_plugins.rules.config import (
     BlockRuleConfig,
     ExactMatchRuleConfig,
     RejectionRuleConfig,
-    SyntheticRuleConfig,
     TopKRuleConfig,
     TypicalRuleConfig,
 )
@@ -82,5 +81,4 @@ def specdec_rules() -> list[PluginSpec]:
         ),
         PluginSpec("rule", "typical", "specdec_plugins.rules.typical:TypicalRule", TypicalRuleConfig),
         PluginSpec("rule", "top-k", "specdec_plugins.rules.top_k:TopKRule", TopKRuleConfig),
-        PluginSpec("rule", "synthetic", "specdec_plugins.rules.synthetic:SyntheticRule", SyntheticRuleConfig),
     ]

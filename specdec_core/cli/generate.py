@@ -281,8 +281,6 @@ def _decode(task: Task, run: Run, how: _Decoding) -> None:
         for failure in result.failures:
             errors.print(f"{failure}. No token was lost.", style="yellow", soft_wrap=True)
             failed = True
-    if run.synthetic:
-        errors.print("Note: the acceptance is synthetic, so the text means nothing.", style="yellow")
     if how.trace_file is not None:
         with writing_file(how.trace_file) as temporary:
             temporary.write_text(trace_page(traces, "Trace of a decoding"), encoding="utf-8")

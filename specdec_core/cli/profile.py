@@ -147,9 +147,6 @@ def _table(found: SpeculationProfile) -> ReportTable:
 def _lines(found: SpeculationProfile) -> Iterator[str]:
     for category, figures in (found.per_category or {}).items():
         yield f"{category}: acceptance length {figures['mean_accept_length']:.2f}"
-    if found.conditional_accept_rates is not None:
-        rates = ", ".join(f"{rate:g}" for rate in found.conditional_accept_rates)
-        yield f"To simulate this acceptance: `--rule '{{name: synthetic, rates: [{rates}]}}'`"
     if found.validation is None:
         yield f"No rates: {found.vectors_unavailable_reason}"
         return

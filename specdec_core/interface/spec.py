@@ -105,10 +105,6 @@ class RuleConfig(PluginConfig):
     """The probabilities that a replay takes where the target samples: p of the `token` that was emitted, or of
     `all` tokens. None if it cannot be replayed there. In greedy decoding, every lossless rule can be replayed."""
 
-    synthetic: ClassVar[bool] = False
-    """Whether the rule simulates acceptance, so that neither texts nor acceptance are real. Its runs are marked,
-    not ranked, and not compared with runs of other rules."""
-
     @property
     def lossless_at(self) -> LosslessAt:
         """Where all outputs have the target's distribution, with l = 1.

@@ -239,14 +239,6 @@ def test_what_is_wrong_is_said_with_its_option(generate, arguments, message):
     assert "Traceback" not in result.output
 
 
-def test_simulated_acceptance_is_said():
-    drafted = ["generate", "x = ", "--drafter", "random", "--max-new-tokens", "4"]
-    result = CliRunner().invoke(app, [*drafted, "--rule", "{name: synthetic, rates: [0.5]}"])
-    assert result.exit_code == 0, result.output
-    assert result.stderr == "Note: the acceptance is synthetic, so the text means nothing.\n"
-    assert CliRunner().invoke(app, drafted).stderr == ""
-
-
 def test_a_drafter_that_breaks_is_said_or_under_strict_raised(generate):
     broken = ("a b c", "--drafter", "{name: echo, breaks: true}")
     result = generate(*broken)

@@ -72,7 +72,7 @@ def test_names():
             "tree",
         ],
         "lenience": ["budgeted", "constant", "greedy", "schedule"],
-        "rule": ["block", "exact-match", "rejection", "synthetic", "token", "top-k", "typical"],
+        "rule": ["block", "exact-match", "rejection", "token", "top-k", "typical"],
         "trainer": ["eagle3", "early-exit", "heads", "ngram", "parallel", "transformer"],
     }
 

@@ -25,13 +25,11 @@ from specdec_plugins.rules.config import (
     BlockRuleConfig,
     ExactMatchRuleConfig,
     RejectionRuleConfig,
-    SyntheticRuleConfig,
     TopKRuleConfig,
     TypicalRuleConfig,
 )
 from specdec_plugins.rules.exact_match import ExactMatchRule
 from specdec_plugins.rules.rejection import RejectionRule
-from specdec_plugins.rules.synthetic import SyntheticRule
 from specdec_plugins.rules.top_k import TopKRule
 from specdec_plugins.rules.typical import TypicalRule
 from tests.catalogue import Catalogue
@@ -50,7 +48,6 @@ LOSSY = {
     "top-1": TopKRule(TopKRuleConfig(k=1)),
     "top-2": TopKRule(TopKRuleConfig(k=2)),
     "top-9": TopKRule(TopKRuleConfig(k=9)),
-    "synthetic": SyntheticRule(SyntheticRuleConfig(rates=(0.7, 0.4))),
 }
 SIZES = [(4, 0), (4, 1), (4, 2), (3, 3), (3, 3), (4, 2), (3, 2)]
 QUICK = (0, 1, 6)
@@ -206,8 +203,7 @@ def test_top_k_accepts_by_rank_in_greedy_decoding():
 def test_no_rule_accepts_what_the_sampling_settings_exclude():
     p = torch.tensor([[[0.7, 0.3, 0.0], [0.5, 0.5, 0.0]]])
     proposal = Proposal(torch.tensor([[2]]), (1,), PointMass())
-    real = (rule for rule in LOSSY.values() if not rule.config.synthetic)
-    for rule in (*LOSSLESS.values(), *real):
+    for rule in (*LOSSLESS.values(), *LOSSY.values()):
         assert int(rule.sample(proposal, p, None, torch.zeros(1, 2, dtype=torch.float64)).accepted) == 0
 
 
@@ -255,30 +251,3 @@ def test_lossy_decoding_reports_its_deviation(target, expected, rule):
     result = decoder.generate([[1, 2, 3]] * 100, max_new_tokens=4)
     assert result.metrics.deviation > 1
     assert p_value(sample(decoder, 500, 1500, length=4), expected) < 1e-4
-
-
-RATES = (0.9, 0.5, 0.2)
-
-
-def at_their_rates(verified, accepted):
-    # The last rate holds for the fourth position, too.
-    for count, hits, rate in zip(verified, accepted, (*RATES, RATES[-1]), strict=True):
-        assert abs(hits / count - rate) < 5 * (rate * (1 - rate) / count) ** 0.5
-
-
-def test_a_synthetic_rule_accepts_at_its_rates_whatever_is_drafted(target):
-    rule = {"name": "synthetic", "rates": RATES}
-    decoder = Decoder(target, TableDrafter(VOCAB), gamma=4, rule=rule, strict=True)
-    metrics = decoder.generate([[one] for one in range(VOCAB)] * 20, max_new_tokens=40).metrics
-    at_their_rates(metrics.verified_at, metrics.accepted_at)
-
-
-def test_a_greedy_synthetic_rule_accepts_at_its_rates():
-    drawn = torch.Generator().manual_seed(0)
-    scores = torch.randn(20_000, 5, 7, generator=drawn)
-    proposal = Proposal(torch.randint(7, (20_000, 4), generator=drawn), (4,) * 20_000, PointMass())
-    answer = SyntheticRule(SyntheticRuleConfig(rates=RATES)).greedy(proposal, scores, None)
-    accepted = [int((answer.accepted >= position).sum()) for position in range(1, 5)]
-    at_their_rates([20_000, *accepted[:-1]], accepted)
-    best = scores[torch.arange(20_000), answer.accepted].argmax(dim=1)
-    assert torch.equal(answer.token, best)

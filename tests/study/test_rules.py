@@ -7,9 +7,6 @@ import pytest
 from specdec_core.interface import ConfigError
 from specdec_core.study import compare, load_study
 from specdec_core.study.report.html.html_report import report_page
-from specdec_core.study.report.tables import results_table
-from specdec_core.study.report.verdict import verdict
-from tests.study.summaries import baseline, timed
 
 STUDY = """\
 target: builtin:target
@@ -128,23 +125,3 @@ def test_results_show_the_rule_where_one_is_set():
     lossless = compare({**study, "runs": [drafted]}, progress=False)
     assert "rule" not in str(lossless)
     assert "deviation" not in str(lossless)
-
-
-SIMULATED = {"drafter": "random", "gamma": 2, "rule": {"name": "synthetic", "rates": [0.8, 0.7]}}
-
-
-def test_a_simulated_run_is_not_compared_with_real_ones():
-    mixed = {"target": "builtin:target", "prompts": ["a"], "runs": [SIMULATED, {"drafter": "random", "gamma": 3}]}
-    with pytest.raises(ConfigError, match=r"'synthetic' simulates acceptance.* put it in a study without"):
-        load_study(mixed)
-    assert load_study({**mixed, "runs": [SIMULATED]}).runs[1].synthetic
-
-
-def test_a_simulated_run_is_marked_and_not_ranked():
-    rows = [baseline(), timed("a", 2.0, 2.1, 2.2, synthetic=True, lossless=False)]
-    found = verdict(rows)
-    assert found.answer == "no run can be ranked; the warnings say why."
-    assert found.warnings[0].startswith("a: its acceptance is synthetic")
-    assert results_table(rows).rows[1].cells[0] == "a (synthetic)"
-    assert rows[1].flat()["synthetic"] is True
-    assert "synthetic" not in rows[0].flat()

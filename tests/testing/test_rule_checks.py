@@ -22,7 +22,6 @@ BUILT_IN = {
     "rejection": {},
     "exact-match": {},
     "typical": {"epsilon": 0.3},
-    "synthetic": {"rates": [0.7, 0.4]},
     "top-k": {"k": 2},
 }
 

@@ -68,15 +68,3 @@ class TopKRuleConfig(RuleConfig):
 
     k: Annotated[int, Field(ge=1)] = 3
     """A draft token is accepted if it is one of the k most probable ones of p; ties with the last count."""
-
-
-class SyntheticRuleConfig(RuleConfig):
-    """Tokens at the rates of a profile, whatever they are: a simulation; lossy.
-
-    How often the token at each position of a draft is accepted if those before it were.
-    """
-
-    synthetic: ClassVar[bool] = True
-
-    rates: Annotated[tuple[Annotated[float, Field(ge=0, le=1)], ...], Field(min_length=1)]
-    """`conditional_accept_rates` of a profile; the last one holds for all later positions."""

@@ -45,7 +45,7 @@ def measured_in_study(folder: Path, run: str | None = None, task: str | None = N
     if not rows:
         raise ConfigError(
             f"{folder} has no run to profile: it must have finished without a failure, with a fixed gamma, "
-            "without beams, and with another rule than `synthetic`."
+            "and without beams."
         )
     chosen = next(row for row in rows if run in (None, row["name"]))
     alike = [row for row in rows if _drafts(row) == _drafts(chosen)]
@@ -56,7 +56,7 @@ def measured_in_study(folder: Path, run: str | None = None, task: str | None = N
 
 def _usable(row: Mapping[str, Any]) -> bool:
     drafts = isinstance(row["gamma"], int) and row["drafter"] is not None and row["status"] == "ok"
-    return drafts and not row.get("beams") and not row.get("synthetic")
+    return drafts and not row.get("beams")
 
 
 def _drafts(row: Mapping[str, Any]) -> list[Any]:

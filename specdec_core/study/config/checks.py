@@ -51,7 +51,6 @@ def run_problems(
     of_run = [by_name[run.name] for run in runs]
     yield from _requirements(runs, of_run, registry, folder)
     yield from _rules(runs, of_run)
-    yield from _simulated(runs)
     if config.lossless:
         yield from _lossy(runs, of_run)
     yield from _beams(config, runs, tasks, of_run)
@@ -91,19 +90,6 @@ def _rules(runs: Sequence[Run], of_run: Sequence[Sequence[Task]]) -> Iterator[Pr
         for setting, problem in rule_problems(config, name, greedy=not sampled, lenient=run.lenient):
             where = _in_tasks(sampled) if setting == "temperature" else ""
             yield Problem(("runs", index, "rule"), where + problem)
-
-
-def _simulated(runs: Sequence[Run]) -> Iterator[Problem]:
-    """Yield runs with simulated acceptance beside others."""
-    if all(run.synthetic for run in runs):
-        return
-    for index, run in enumerate(runs):
-        if run.synthetic:
-            yield Problem(
-                ("runs", index, "rule"),
-                f"the rule {run.labels.rule!r} simulates acceptance, so run {run.name!r} cannot be compared with "
-                "runs that measure it; put it in a study without them.",
-            )
 
 
 def _lossy(runs: Sequence[Run], of_run: Sequence[Sequence[Task]]) -> Iterator[Problem]:

@@ -90,11 +90,6 @@ class Run:
         """Whether lenience may be below 1, as its controller declares."""
         return self.lenience is not None and not getattr(self.lenience, "lossless", False)
 
-    @property
-    def synthetic(self) -> bool:
-        """Whether its rule simulates acceptance, as the rule declares."""
-        return bool(getattr(self.rule, "synthetic", False))
-
     def lossless_for(self, sampling: SamplingSettings) -> bool:
         """Return whether outputs have the target's distribution, as lenience and rule declare."""
         rule = cast("RuleConfig | None", self.rule)

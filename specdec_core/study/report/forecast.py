@@ -61,7 +61,7 @@ def with_forecasts(summaries: Sequence[RunSummary], folder: Path | None = None) 
 
 def _usable(row: Mapping[str, Any]) -> bool:
     drafts = row["config"]["run"].get("drafter") is not None and row["status"] == "ok"
-    return drafts and row["block_efficiency"] is not None and not row.get("synthetic")
+    return drafts and row["block_efficiency"] is not None
 
 
 def _key(config: Mapping[str, Any]) -> str:

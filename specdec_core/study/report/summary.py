@@ -32,7 +32,7 @@ from specdec_core.theory import walltime_improvement
 from specdec_core.theory.intervals import median_interval
 
 _MOST_EXPECTATIONS = 500
-_ONLY_IF = ("remembers", "uneven_calls", "groups", "synthetic", "forecast")
+_ONLY_IF = ("remembers", "uneven_calls", "groups", "forecast")
 """Fields that `results.jsonl` has only if they say something."""
 _UNKNOWN = RunExpectation(None, None, None, None, (), None, None)
 
@@ -80,8 +80,6 @@ class RunSummary:
             it. The run is then not ranked. Empty otherwise, and then `results.jsonl` has no such field.
         groups: The findings for each group of prompts. Empty if the study groups none, for a run that failed or
             keeps state, and then `results.jsonl` has no such field.
-        synthetic: Whether its rule simulates acceptance: the run is marked, and not ranked. `results.jsonl` has
-            the field only if it does.
         forecast: With an engine, the block efficiency of the same drafts in a replay, or in a run that decodes
             here. None where it is not known, and then `results.jsonl` has no such field.
     """
@@ -113,7 +111,6 @@ class RunSummary:
     remembers: bool = False
     uneven_calls: tuple[int, ...] = ()
     groups: tuple[GroupSummary, ...] = ()
-    synthetic: bool = False
     forecast: Forecast | None = None
 
     @property
@@ -265,7 +262,6 @@ def _summary(result: StudyResult, run: Run, measured: _TaskMetrics) -> RunSummar
         passes_saved=None if task.generation.beams == 1 else _passes_saved(run, measured),
         replayed=replayed,
         remembers=any(repeat.remembers for repeat in repeats.values()),
-        synthetic=run.synthetic,
         uneven_calls=uneven_calls(run, repeats, result.of_run(task, BASELINE), greedy=task.sampling.greedy),
     )
 

@@ -254,8 +254,6 @@ def _mark(summary: RunSummary) -> str:
     """Return why a run is not compared, for its row; nothing if it is."""
     if summary.status != "ok":
         return " (failed)"
-    if summary.synthetic:
-        return " (synthetic)"
     return " (keeps state)" if summary.uneven_calls else ""
 
 

@@ -9,7 +9,6 @@ A timing counts only for what it can show:
 - Fewer than three repeats tell nothing apart.
 - A run that exceeds its bound (`speedup_bound`) was not timed correctly, and is not ranked.
 - A run that failed is not ranked.
-- A run whose rule simulates acceptance (`synthetic`) is not ranked.
 - A run that keeps state between repeats without declaring it (`uneven_calls`) is not ranked.
 
 References:
@@ -76,8 +75,7 @@ def verdict(runs: Sequence[RunSummary]) -> Verdict:
     noise = (*_unclear(runs), *_unsettled(runs), *_busy(runs))
     overruled = (f"{one.name}: {note}" for one in runs for note in one.notes)
     uneven = (_uneven(one) for one in runs if one.uneven_calls)
-    simulated = (_simulated(one) for one in runs if one.synthetic)
-    warnings = (*overruled, *simulated, *uneven, *map(_too_fast, filter(exceeds_bound, runs)), *noise)
+    warnings = (*overruled, *uneven, *map(_too_fast, filter(exceeds_bound, runs)), *noise)
     return Verdict(_answer(runs), errors, failures, tuple(departures(runs)), warnings)
 
 
@@ -144,7 +142,7 @@ def _measured(runs: Sequence[RunSummary]) -> list[RunSummary]:
 
 
 def _ranked(runs: Sequence[RunSummary]) -> list[RunSummary]:
-    return [one for one in _measured(runs) if not (exceeds_bound(one) or one.uneven_calls or one.synthetic)]
+    return [one for one in _measured(runs) if not (exceeds_bound(one) or one.uneven_calls)]
 
 
 def _answer(runs: Sequence[RunSummary]) -> str:
@@ -169,9 +167,6 @@ def _most_tokens(runs: Sequence[RunSummary]) -> str:
     known = [one for one in runs if one.name != BASELINE and one.status == "ok" and one.repeats]
     if not known:
         return "no run was measured except the baseline."
-    known = [one for one in known if not one.synthetic]
-    if not known:
-        return "no run can be ranked; the warnings say why."
     first = max(known, key=lambda one: one.counts.block_efficiency or 0.0)
     if (first.counts.block_efficiency or 0.0) <= 1:
         return NO_PASS_SAVED
@@ -237,10 +232,6 @@ def _too_fast(one: RunSummary) -> str:
         f"target call allow {one.speed.speedup_bound:.2f}× at most, unless a target call with a draft takes less "
         f"time than one without. {_AGAIN}"
     )
-
-
-def _simulated(one: RunSummary) -> str:
-    return f"{one.name}: its acceptance is synthetic, so its texts mean nothing. The run is not ranked."
 
 
 def _uneven(one: RunSummary) -> str:
