@@ -14,7 +14,6 @@ from typer.core import TyperCommand, TyperGroup
 from specdec_core._version import installed_version
 from specdec_core.cli.check import check
 from specdec_core.cli.compare import compare
-from specdec_core.cli.diff import diff
 from specdec_core.cli.export import export
 from specdec_core.cli.generate import generate
 from specdec_core.cli.listing import plugins, schema, validate
@@ -144,7 +143,6 @@ def _options(
 
 for _command in (
     compare,
-    diff,
     record,
     replay,
     profile,

@@ -193,7 +193,7 @@ def compare(
             "isolate and ray are both given; a worker of Ray is a separate process. Use one of them."
         )
     if forecast is not None:
-        from specdec_core.study.report.results_diff import read_results
+        from specdec_core.study.report.forecast import read_results
 
         read_results(Path(forecast))  # before anything is decoded
 

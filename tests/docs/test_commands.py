@@ -37,7 +37,6 @@ from tests.docs.pages import (
     shown_commands,
     spans,
 )
-from tests.result_lines import BASE, row
 
 COMMANDS = typer.main.get_command(app)
 OURS = [words[1:] for words in shown_commands() if Path(words[0]).name == "specdec"]
@@ -105,15 +104,6 @@ SLOW = re.compile(
     r"|^generate .*(builtin:stdlib|transformer|chain|arpa|code-editing)"
     r"|^replay .*(transformer|examples|prompt-copy|recent|--machine)|--record"
 )
-# What a profile takes from a line of results; the row has 300 and 200 verified tokens at the two positions.
-DRAFTED = {
-    **{"drafter": "prompt-copy", "gamma": 2, "lenience": 1.0, "accepted": 380, "alpha_by_position": [0.8, 0.7]},
-    "config": {
-        **BASE["config"],
-        "target": {"model": "builtin:target"},
-        "run": {"name": "draft", "gamma": {"gamma": 2}, "drafter": {"name": "prompt-copy"}},
-    },
-}
 SECONDS = StepCosts(draft=(0.0,) * 9, verify=(1.0,) * 9, overhead=0.0)
 STUDY = """\
 target: builtin:target
@@ -181,10 +171,6 @@ def folder(tmp_path, monkeypatch, installed, hub):
     (tmp_path / "prompt.txt").write_text("def main():", encoding="utf-8")
     counts = DraftCounts(100.0, 90.0, (60.0, 30.0))
     write_profile(speculation_profile(Measured({2: [counts]})), tmp_path / "speculation_profile.json")
-    for results in ("before", "after"):
-        file = tmp_path / "results" / results / "results.jsonl"
-        file.parent.mkdir(parents=True)
-        file.write_text(json.dumps(row(**DRAFTED)) + "\n", encoding="utf-8")
     measured = DrafterMeasurement(name="prompt-copy", settings={}, acceptance=(), seconds=SECONDS, c=0.0)
     elsewhere = {"target": "builtin:target", "device": "cuda", "batch_size": 1, "seed": 0}
     measurement = Measurement(**elsewhere, sampling={}, versions={}, drafters=(measured,))

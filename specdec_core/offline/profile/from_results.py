@@ -13,7 +13,7 @@ from specdec_core.interface.files import open_text
 from specdec_core.offline.profile.counts import DraftCounts, Measured, counts_of_figures
 from specdec_core.registry import default_registry
 from specdec_core.study.config.grouping import group_label
-from specdec_core.study.report.results_diff import read_results
+from specdec_core.study.report.forecast import read_results
 from specdec_core.study.run.folder import OUTPUTS
 
 _SHARED = ("drafter", "draft_sampling", "lenience", "rule")

@@ -8,7 +8,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from specdec_core.study.report.results_diff import read_results
+from specdec_core.interface.errors import ConfigError, reading
+from specdec_core.interface.files import open_text
+from specdec_core.study.run.folder import RESULTS
 
 if TYPE_CHECKING:
     from specdec_core.study.report.summary import RunSummary
@@ -57,6 +59,29 @@ def with_forecasts(summaries: Sequence[RunSummary], folder: Path | None = None) 
             continue
         on = row.get("replayed") or {}
         yield replace(one, forecast=Forecast(row["block_efficiency"], on.get("low"), on.get("high"), source))
+
+
+def read_results(path: Path) -> dict[tuple[str | None, str], dict[str, Any]]:
+    """Return the lines of the results of a study by task and run.
+
+    Args:
+        path: The folder that `specdec compare --output` wrote, or its `results.jsonl`.
+
+    Raises:
+        ConfigError: It holds no results.
+    """
+    path = path / RESULTS if path.is_dir() else path
+    found: dict[tuple[str | None, str], dict[str, Any]] = {}
+    with reading(path, ConfigError, "results of a study"), open_text(path) as lines:
+        for number, line in enumerate(lines, start=1):
+            try:
+                row = json.loads(line)
+                found[row["task"], row["name"]] = row
+            except (ValueError, KeyError, TypeError) as error:
+                raise ConfigError(f"{path}:{number}: not a line of {RESULTS}: {error!r}.") from error
+    if not found:
+        raise ConfigError(f"{path} holds no runs: `specdec compare STUDY --output FOLDER` writes them.")
+    return found
 
 
 def _usable(row: Mapping[str, Any]) -> bool:
