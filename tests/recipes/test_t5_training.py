@@ -23,7 +23,6 @@ from recipes.builtin_t5 import (
     architectures,
     cards,
     distil,
-    distil_parallel,
     evaluate,
     ngram,
     samples,
@@ -32,8 +31,6 @@ from recipes.builtin_t5 import (
 )
 from recipes.builtin_t5.batches import Batch, Encoded, batches_of, collect, cut, epoch_batches, open_split
 from recipes.builtin_t5.vocabulary import END_ID, PAD_ID, VOCABULARY_SIZE, Pair
-from specdec_core.models import load_model
-from specdec_drafters.common.parallel_draft import mask_token_of
 from specdec_drafters.ngram.arpa import read_arpa
 from specdec_drafters.ngram.kneser_ney import fit
 
@@ -232,13 +229,11 @@ def _small_shapes(monkeypatch):
 
 def test_sizes_are_those_of_the_card():
     models = {role: architectures.new_model(role, 0) for role in architectures.SHAPES}
-    target, drafter, parallel = (count_parameters(model) for model in models.values())
+    target, drafter = (count_parameters(model) for model in models.values())
     assert 10e6 < target < 12e6
     decoders = [count_parameters(model.decoder.block) for model in models.values()]
     assert drafter == target - decoders[0] + decoders[1]
     assert decoders[1] < 0.21 * decoders[0]
-    assert parallel == target - decoders[0] + decoders[2] + 2 * 256, "a mask token has two embeddings"
-    assert decoders[2] < 0.61 * decoders[0]
 
 
 @pytest.mark.parametrize("role", ["target", "drafter"])
@@ -266,21 +261,6 @@ def test_a_drafter_begins_as_the_target_with_one_decoder_layer(small):
             model(input_ids=ids, decoder_input_ids=ids, use_cache=False).logits for model in (drafter, target)
         )
     assert torch.equal(found, expected)
-
-
-@pytest.mark.usefixtures("_small_shapes")
-def test_a_parallel_drafter_begins_as_three_layers_of_the_target_with_a_mask_token(small):
-    target = copy.deepcopy(small["target"])
-    drafter = architectures.shortened(target, "parallel").eval()
-    assert torch.equal(drafter.shared.weight[architectures.MASK_ID], target.shared.weight.mean(0))
-    layers = target.decoder.block
-    target.decoder.block = torch.nn.ModuleList(layers[number] for number in (0, 2, 4))
-    ids = torch.tensor([[5, 6, 1]])
-    with torch.no_grad():
-        found, expected = (
-            model(input_ids=ids, decoder_input_ids=ids, use_cache=False).logits for model in (drafter, target)
-        )
-    assert torch.equal(found[..., :VOCABULARY_SIZE], expected)
 
 
 @pytest.mark.parametrize("role", ["target", "drafter"])
@@ -384,30 +364,6 @@ def test_a_drafter_is_distilled_from_a_targets_checkpoint(small, tmp_path, monke
     kinds = {name.partition(".")[0] for name in changed}
     assert kinds == {"decoder", "lm_head"}, "the encoder and its embedding stay the target's"
     assert len(state["model"]) < len(given)
-
-
-@pytest.mark.usefixtures("_small_shapes")
-def test_a_parallel_drafter_learns_to_draft_at_mask_tokens(small, tokenizer, tmp_path, monkeypatch, capsys):
-    for name in ("valid", "valid_sampled", "greedy"):
-        write(tmp_path, name, encoded(30))
-    torch.save({"model": small["target"].state_dict()}, tmp_path / "target.pt")
-    options = {"model": "parallel", "target": None, "retention": 0.6, "steps": 12, "learning_rate": 1e-2}
-    run_alone(distil_parallel.distil, arguments_for(tmp_path, **options), tmp_path, monkeypatch)
-    assert "held-out: alpha" in capsys.readouterr().out
-    trained = architectures.load_checkpoint("parallel", tmp_path / "parallel.pt")
-    begun = architectures.shortened(small["target"], "parallel").state_dict()
-    changed = {name.partition(".")[0] for name, new in trained.state_dict().items() if not new.equal(begun[name])}
-    assert changed == {"decoder", "lm_head"}, "the encoder and its embedding stay the target's"
-    architectures.export_role("parallel", trained, tokenizer, tmp_path / "exported")
-    loaded = load_model(tmp_path / "exported")
-    assert mask_token_of(loaded) == architectures.MASK_ID
-    assert loaded.model.config.pard_depth == architectures.DEPTH
-    rows = distil_parallel.held_out(tmp_path)
-    before, after = (
-        distil_parallel.objective(small["target"], model, rows, 0.6).scores()
-        for model in (architectures.shortened(small["target"], "parallel"), trained)
-    )
-    assert after.alpha[1] > before.alpha[1]
 
 
 @pytest.mark.usefixtures("_small_shapes")

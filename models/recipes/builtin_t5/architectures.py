@@ -1,8 +1,7 @@
 """The architectures of target and drafters, those of T5 v1.1, and the export to model folders.
 
 The drafter is the target with one of its five decoder layers. The time of a forward pass of a small decoder grows
-with its layers, so this keeps the cost coefficient c low. Encoders run once per text. The parallel drafter has
-three of the layers, since a draft takes one pass of it, and a mask token behind the vocabulary.
+with its layers, so this keeps the cost coefficient c low. Encoders run once per text.
 
 References:
     Raffel et al. 2020, arXiv 1910.10683 (T5); Shazeer 2020, arXiv 2002.05202 (the gated GELU of v1.1);
@@ -28,9 +27,6 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
 FOLDERS = {"target": BUILTIN / "t5-target", "drafter": BUILTIN / "t5-drafter"}
-PARALLEL_FOLDER = BUILTIN / "t5-parallel"
-MASK_ID = VOCABULARY_SIZE
-DEPTH = 6  # tokens of the longest draft that the parallel drafter is trained for
 
 # No decoder may be deeper than its encoder: transformers 5.23 makes the cache of `generate` as deep as the
 # encoder.
@@ -47,15 +43,7 @@ TARGET: dict[str, Any] = {
 SHAPES = {
     "target": TARGET,
     "drafter": {**TARGET, "num_decoder_layers": 1},
-    "parallel": {
-        **TARGET,
-        "num_decoder_layers": 3,
-        "vocab_size": MASK_ID + 1,
-        "pard_token": MASK_ID,
-        "pard_depth": DEPTH,
-    },
 }
-KEPT = {"drafter": (0,), "parallel": (0, 2, 4)}  # decoder layers of the target with which training starts
 
 
 def new_model(role: str, seed: int, dropout: float = 0.0) -> T5ForConditionalGeneration:
@@ -81,25 +69,11 @@ def new_model(role: str, seed: int, dropout: float = 0.0) -> T5ForConditionalGen
     return model
 
 
-def shortened(target: T5ForConditionalGeneration, role: str = "drafter") -> T5ForConditionalGeneration:
-    """Return an untrained drafter: a copy of the target's encoder, embeddings, and some decoder layers.
-
-    A mask token starts with the mean of the embeddings.
-    """
-    model, weights = new_model(role, seed=0), target.state_dict()
-    model.load_state_dict({name: _started(weights, name, own, role) for name, own in model.state_dict().items()})
+def shortened(target: T5ForConditionalGeneration) -> T5ForConditionalGeneration:
+    """Return an untrained drafter: a copy of the target's encoder, embeddings, and first decoder layer."""
+    model, weights = new_model("drafter", seed=0), target.state_dict()
+    model.load_state_dict({name: weights[name] for name in model.state_dict()})
     return model
-
-
-def _started(weights: dict[str, torch.Tensor], name: str, own: torch.Tensor, role: str) -> torch.Tensor:
-    """Return the target's weights for one of a drafter's."""
-    stem, layer, rest = name.partition("decoder.block.")
-    if layer:
-        number, _, part = rest.partition(".")
-        name = f"{stem}{layer}{KEPT[role][int(number)]}.{part}"
-    weight = weights[name]
-    more = own.shape[0] - weight.shape[0]
-    return torch.cat([weight, weight.mean(0, keepdim=True).expand(more, -1)]) if more else weight
 
 
 def load_checkpoint(role: str, path: Path) -> T5ForConditionalGeneration:
