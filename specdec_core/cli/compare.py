@@ -26,15 +26,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class _Mode:
-    """How the runs are run: here, each in a process of its own, or replayed."""
+    """How the runs are run: here, or replayed."""
 
-    isolate: Annotated[
-        bool,
-        typer.Option(
-            "--isolate",
-            help="Give each run a process of its own, which loads the target, so that a crash ends one run only.",
-        ),
-    ] = False
     record: Annotated[
         str | None,
         typer.Option(
@@ -62,10 +55,6 @@ class _Mode:
         """Reject options that exclude each other."""
         if self.machine and self.record is None:
             raise ConfigError("--machine: a study that runs is timed here. Give --record too, or leave it out.")
-        if self.isolate and self.record is not None:
-            raise ConfigError(
-                "--isolate: a replay loads no target to isolate runs from. Leave it out, or --record."
-            )
         if self.forecast is not None and self.record is not None:
             raise ConfigError("--forecast: a replay is a forecast. Leave it out, or --record.")
 
@@ -110,7 +99,6 @@ def compare(
                 loaded,
                 results.output,
                 fresh=results.fresh,
-                isolate=mode.isolate,
                 ray=how.ray,
                 forecast=mode.forecast,
                 progress=progress,

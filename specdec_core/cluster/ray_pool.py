@@ -5,14 +5,13 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
 from specdec_core._version import installed_versions
-from specdec_core.cluster.pool import Failure, JobError, attempt
-from specdec_core.interface.errors import ConfigError, exception_text
+from specdec_core.cluster.pool import JobError
+from specdec_core.interface.errors import ConfigError, SpecdecError, exception_text
 
 RETRIES = 3
 """How often a job is tried again when its worker dies."""
@@ -21,10 +20,9 @@ AUTO = "auto"
 
 
 class RayPool:
-    """Runs jobs on a Ray cluster: side by side, or, where they are timed, one at a time.
+    """Runs jobs on a Ray cluster, which accounts for their CPUs and GPUs and repeats them when a worker dies.
 
-    Ray accounts for the CPUs and GPUs of jobs, and tries a job again when its worker dies. Timed jobs are run by
-    one worker that holds all CPUs of its machine, and the GPUs that they need: Ray starts nothing beside them.
+    Jobs that run alone have one worker, which holds all CPUs of its machine: Ray starts nothing beside them.
 
     Args:
         address: `auto`, `local` (a new cluster on this machine), `HOST:PORT` or `ray://HOST:PORT`.
@@ -36,8 +34,8 @@ class RayPool:
     def __init__(self, address: str = AUTO) -> None:
         self._ray = _import_ray()
         self._address = address
-        self._device: tuple[float, Any] | None = None
         self._running: dict[Any, None] = {}
+        self._exclusive: tuple[float, Any] | None = None
         self._started = not self._ray.is_initialized()
         if self._started:
             self._connect()
@@ -55,81 +53,64 @@ class RayPool:
         return max(1, int(sum(min(most, found // gpus) if gpus else most for most, found in machines)))
 
     def map(
-        self,
-        function: Callable[..., Any],
-        jobs: Sequence[tuple[Any, ...]],
-        *,
-        timed: bool = False,
-        cpus: int = 1,
-        gpus: float = 0.0,
-        own: str | None = None,  # noqa: ARG002  # the workers are separate processes
-        return_exceptions: bool = False,
+        self, function: Callable[..., Any], jobs: Sequence[tuple[Any, ...]], *, cpus: int = 1, gpus: float = 0.0
     ) -> Iterator[Any]:
         """Start jobs; yield what a function returns for each; see `Pool.map`."""
-        if timed:
-            assert not self._running, "jobs that are not timed must end first: they need the CPUs"
-            return self._alone(function, jobs, gpus, return_exceptions)
-        self._give_back()
-        if gpus:
-            return self._on_gpus(function, jobs, gpus, return_exceptions)
-        remote = self._ray.remote(attempt).options(num_cpus=self._fitting(cpus), max_retries=RETRIES)
+        self._end_exclusive()
+        options = {"num_cpus": self._fitting(cpus), "num_gpus": gpus, "max_retries": RETRIES}
+        remote = self._ray.remote(run_job).options(**options)
         running = [remote.remote(installed_versions(), function, job) for job in jobs]
         self._running.update(dict.fromkeys(running))
-        return self._results(running, return_exceptions)
+        return self._results(running)
 
-    def _alone(
-        self, function: Callable[..., Any], jobs: Sequence[tuple[Any, ...]], gpus: float, keep: bool
-    ) -> Iterator[Any]:
-        for job in jobs:
-            worker = self._timing(gpus)
-            yield self._result(worker.run.remote(installed_versions(), function, job), keep)
+    def alone(self, function: Callable[..., Any], *arguments: Any, gpus: float = 0.0) -> Any:
+        """Run a job on the worker that has a machine to itself; see `Pool.alone`."""
+        assert not self._running, "jobs that run side by side must end first: they need the CPUs"
+        if self._exclusive is None or self._exclusive[0] != gpus:
+            self._end_exclusive()
+            able = [node.get("CPU", 0) for node in self._machines() if node.get("GPU", 0) >= gpus]
+            if not able:
+                raise ConfigError(f"--ray {self._address}: no machine of the cluster has {gpus:g} GPUs.")
+            options = {"max_restarts": RETRIES, "max_task_retries": RETRIES}
+            actor = self._ray.remote(_Worker).options(num_cpus=max(able), num_gpus=gpus, **options)
+            self._exclusive = gpus, actor.remote()
+        return self._result(self._exclusive[1].run.remote(installed_versions(), function, arguments))
 
-    def _on_gpus(
-        self, function: Callable[..., Any], jobs: Sequence[tuple[Any, ...]], gpus: float, keep: bool
-    ) -> Iterator[Any]:
-        """Run jobs on one worker for each GPU, which keeps what it has loaded, and frees the GPU at the end."""
-        todo, done, running = deque(enumerate(jobs)), dict[int, Any](), dict[Any, tuple[int, Any]]()
-        workers = [self._worker(1, gpus) for _ in range(min(len(jobs), self.workers(1, gpus)))]
-        idle = list(workers)
-        try:
-            for next_one in range(len(jobs)):
-                while next_one not in done:
-                    while idle and todo:
-                        number, job = todo.popleft()
-                        worker = idle.pop()
-                        running[worker.run.remote(installed_versions(), function, job)] = number, worker
-                    (ended,), _ = self._ray.wait(list(running), num_returns=1)
-                    number, worker = running.pop(ended)
-                    done[number] = self._result(ended, keep=True)
-                    if isinstance(getattr(done[number], "__cause__", None), self._ray.exceptions.RayActorError):
-                        worker = self._worker(1, gpus)  # the other has died too often
-                        workers.append(worker)
-                    idle.append(worker)
-                result = done.pop(next_one)
-                if isinstance(result, Exception) and not keep:
-                    raise result
-                yield result
-        finally:
-            for worker in workers:
-                self._end(worker)
+    def close(self) -> None:
+        """Give back what the pool holds, and leave the cluster. One that the pool started ends."""
+        self._cancel(list(self._running))
+        self._end_exclusive()
+        if self._started and self._ray.is_initialized():
+            self._ray.shutdown()
 
-    def _worker(self, cpus: float, gpus: float) -> Any:
-        options = {"num_cpus": cpus, "num_gpus": gpus, "max_restarts": RETRIES, "max_task_retries": RETRIES}
-        return self._ray.remote(_Worker).options(**options).remote()
-
-    def _end(self, worker: Any) -> None:
-        with suppress(Exception):  # it may have died, and the cluster may be gone
-            self._ray.kill(worker)
-
-    def _results(self, running: list[Any], keep: bool) -> Iterator[Any]:
+    def _results(self, running: list[Any]) -> Iterator[Any]:
         try:
             while running:
                 first = running.pop(0)
                 del self._running[first]
-                yield self._result(first, keep)
+                yield self._result(first)
                 del first  # frees what it returned
         finally:
             self._cancel(running)
+
+    def _result(self, running: Any) -> Any:
+        """Wait for a job; return its result, or raise what it raised."""
+        try:
+            return self._ray.get(running)
+        except self._ray.exceptions.RayTaskError as error:
+            if isinstance(error.cause, SpecdecError):
+                raise error.cause from error
+            raise JobError(f"a job failed on a worker: {exception_text(error.cause or error)}") from error
+        except self._ray.exceptions.RayError as error:
+            self._end_exclusive()  # a worker that has died too often is not started again
+            raise JobError(
+                f"the worker of a job died, as did those of {RETRIES} more attempts: {type(error).__name__}. "
+                "Ray's logs, by default in /tmp/ray/session_latest/logs, say why; often memory ran out."
+            ) from error
+        except BaseException:
+            self._cancel([running])  # Ctrl-C
+            self._end_exclusive()
+            raise
 
     def _cancel(self, running: Iterable[Any]) -> None:
         for each in running:
@@ -138,15 +119,11 @@ class RayPool:
                 # With force=True, Ray 2.60 may abort this process if the job ends at that moment.
                 self._ray.cancel(each)
 
-    def end(self, own: str) -> None:
-        """Do nothing: a worker frees what it has loaded when a job needs something else."""
-
-    def close(self) -> None:
-        """Give back what the pool holds, and leave the cluster. One that the pool started ends."""
-        self._cancel(list(self._running))
-        self._give_back()
-        if self._started and self._ray.is_initialized():
-            self._ray.shutdown()
+    def _end_exclusive(self) -> None:
+        exclusive, self._exclusive = self._exclusive, None
+        if exclusive is not None:
+            with suppress(Exception):  # it may have died, and the cluster may be gone
+                self._ray.kill(exclusive[1])
 
     def _connect(self) -> None:
         options = {"include_dashboard": False} if self._address == "local" else {}
@@ -175,64 +152,34 @@ class RayPool:
             )
         return machines
 
-    def _timing(self, gpus: float) -> Any:
-        """Return the worker of timed jobs, which has a separate device."""
-        if self._device is None or self._device[0] != gpus:
-            self._give_back()
-            able = [node.get("CPU", 0) for node in self._machines() if node.get("GPU", 0) >= gpus]
-            if not able:
-                raise ConfigError(f"--ray {self._address}: no machine of the cluster has {gpus:g} GPUs.")
-            self._device = gpus, self._worker(max(able), gpus)
-        return self._device[1]
 
-    def _give_back(self) -> None:
-        """End the worker of timed jobs, and free its device."""
-        device, self._device = self._device, None
-        if device is not None:
-            self._end(device[1])
+def run_job(versions: Mapping[str, str], function: Callable[..., Any], job: tuple[Any, ...]) -> Any:
+    """Run a job on a worker.
 
-    def _result(self, running: Any, keep: bool) -> Any:
-        """Wait for a job; return its result, or what it raised if that is to be kept."""
-        try:
-            value, failure = self._ray.get(running)
-        except self._ray.exceptions.RayError as error:
-            problem = self._lost(error)
-        except BaseException:
-            self._cancel([running])  # Ctrl-C
-            self._give_back()
-            raise
-        else:
-            if failure is None:
-                return value
-            problem = failure.error()
-        if not keep:
-            raise problem
-        return problem
+    Args:
+        versions: What `installed_versions` says where the job comes from. Results name these only, so a job
+            fails where others would compute.
+        function: The function.
+        job: Its arguments.
 
-    def _lost(self, error: Exception) -> JobError:
-        """Return the error for a job that returned nothing."""
-        self._give_back()  # a worker that has died too often is not started again
-        if isinstance(error, self._ray.exceptions.RayTaskError):  # it failed before it began
-            advice = "Install specdec-core[ray] and the same plugins on every machine of the cluster."
-            problem = JobError(f"a worker could not begin a job: {_last_line(error)}. {advice}")
-            problem.__cause__ = error
-            return problem
-        problem = JobError(
-            f"the worker of a job died, as did those of {RETRIES} more attempts: {type(error).__name__}. Ray's "
-            "logs, by default in /tmp/ray/session_latest/logs, say why; often memory ran out."
+    Raises:
+        ConfigError: The worker has other versions.
+    """
+    here = installed_versions()
+    if other := [name for name, one in versions.items() if here.get(name, one) != one]:
+        there = ", ".join(f"{name} {here[name]}" for name in other)
+        wanted = ", ".join(f"{name} {versions[name]}" for name in other)
+        raise ConfigError(
+            f"a worker has {there}, and this process {wanted}; install the same version on every machine."
         )
-        problem.__cause__ = error
-        return problem
+    return function(*job)
 
 
 class _Worker:
     """A worker for many jobs: what one of them keeps in its process, the next one finds."""
 
-    def run(
-        self, versions: Mapping[str, str], function: Callable[..., Any], job: tuple[Any, ...]
-    ) -> tuple[Any, Failure | None]:
-        """Run a job."""
-        return attempt(versions, function, job)
+    def run(self, versions: Mapping[str, str], function: Callable[..., Any], job: tuple[Any, ...]) -> Any:
+        return run_job(versions, function, job)
 
 
 def _import_ray() -> Any:
@@ -260,8 +207,3 @@ def _own_signals() -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-def _last_line(error: Exception) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[-1].rstrip(".") if lines else type(error).__name__

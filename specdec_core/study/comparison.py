@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from specdec_core.cluster import Pool, pooled
-from specdec_core.interface.errors import ArgumentError, ConfigError, SpecdecError
+from specdec_core.interface.errors import ArgumentError, SpecdecError
 from specdec_core.study.config.loader import MAX_RUNS, load_study
 from specdec_core.study.config.study import Study, with_task
 
@@ -153,7 +153,6 @@ def compare(
     *,
     fresh: bool = False,
     max_runs: int = MAX_RUNS,
-    isolate: bool = False,
     ray: str | Pool | None = None,
     forecast: Path | str | None = None,
     progress: bool | Progress = True,
@@ -165,8 +164,6 @@ def compare(
         output: Folder that receives the results and the report, and from which a stopped study resumes.
         fresh: Discard what an earlier study left in the folder.
         max_runs: The most runs that the study may have, with grids expanded, over all tasks.
-        isolate: Give each run a separate process, so that a plugin that crashes its process costs that run only.
-            Each process loads the target, and all of them are in memory together.
         ray: Address of a Ray cluster whose workers load the models and decode: `auto`, `local`, `HOST:PORT` or
             `ray://HOST:PORT`; or a pool that is open. None for this process. Runs are timed one at a time, on a
             separate device; those of a study with `timing: false` decode side by side.
@@ -175,7 +172,6 @@ def compare(
 
     Raises:
         ArgumentError: The study is none of these.
-        ConfigError: `isolate` and `ray` are both given.
         SpecdecError: It is invalid, its target cannot be loaded, or the folder cannot be used. A run that fails is
             in the result, and the others continue.
     """
@@ -188,10 +184,6 @@ def compare(
             f"study: an object of type {type(study).__name__} was given; pass the path of a YAML file, or a "
             "mapping of what it would hold."
         )
-    if isolate and ray is not None:
-        raise ConfigError(
-            "isolate and ray are both given; a worker of Ray is a separate process. Use one of them."
-        )
     if forecast is not None:
         from specdec_core.study.report.forecast import read_results
 
@@ -201,7 +193,7 @@ def compare(
         from specdec_core.study.run.runner import run_study
 
         with pooled(ray, progress) as pool:
-            return run_study(study, progress, output=folder, fresh=fresh, isolate=isolate, pool=pool)
+            return run_study(study, progress, output=folder, fresh=fresh, pool=pool)
 
     return hold(run, output, progress, None if forecast is None else Path(forecast))
 

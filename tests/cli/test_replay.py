@@ -139,7 +139,6 @@ def test_a_run_that_cannot_be_replayed_ends_with_2_after_the_others(specdec, rec
         (["replay", "{record}", "prompt-copy", "--machine", "nothing.json"], "nothing.json"),
         (["replay", "{record}", "prompt-copy", "--gamma", "4-1"], "is not a range"),
         (["compare", "study.yaml", "--machine", "one.json"], "--machine: a study that runs is timed here"),
-        (["compare", "study.yaml", "--record", "{record}", "--isolate"], "loads no target"),
         (
             ["compare", "study.yaml", "--record", "{record}", "--set", "tasks.greedy.sampling.top_k=2"],
             "greedy: {record} has no texts with these settings",

@@ -35,17 +35,6 @@ def meet(folder: str, name: str, other: str) -> bool:
     return True
 
 
-def alone(folder: str) -> bool:
-    """Return whether no other job was running."""
-    mark = Path(folder, "running")
-    if mark.exists():
-        return False
-    mark.touch()
-    time.sleep(0.2)
-    mark.unlink()
-    return True
-
-
 def die_once(folder: str, number: int) -> int:
     """Kill the worker when the job is first tried."""
     mark = Path(folder, f"tried-{number}")
@@ -65,10 +54,6 @@ def refuse(text: str) -> None:
 
 def divide(number: int) -> float:
     return 1 / number
-
-
-def leave() -> None:
-    raise SystemExit(3)
 
 
 def wait(folder: str) -> None:

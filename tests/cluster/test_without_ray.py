@@ -10,12 +10,11 @@ from typer.testing import CliRunner
 
 from specdec_core import _version
 from specdec_core.cli.main import app
-from specdec_core.cluster import LocalPool, open_pool, pool
-from specdec_core.cluster.pool import Failure, attempt
-from specdec_core.interface.errors import ConfigError, ModelError, PromptError
+from specdec_core.cluster import ray_pool
+from specdec_core.cluster.ray_pool import run_job
+from specdec_core.interface.errors import ConfigError, ModelError
 from specdec_core.interface.settings import TargetConfig
 from specdec_core.models.fast.ranks import lead_or_follow
-from specdec_core.study import compare as run_comparison
 from specdec_core.study import load_study
 
 STUDY = """\
@@ -74,12 +73,7 @@ def test_without_ray_the_message_says_what_to_install(study, no_ray, tmp_path, m
         assert "pip install 'specdec-core[ray]'" in result.stderr.replace("\n", " ")
 
 
-def test_what_does_not_go_together_is_refused(study, no_ray):
-    with pytest.raises(ConfigError, match="isolate and ray are both given"):
-        run_comparison(study, isolate=True, ray="auto", progress=False)
-    shared = load_study(study, ["target={model: builtin:target, tensor_parallel: 2}"])
-    with pytest.raises(ConfigError, match="remove --isolate"):
-        run_comparison(shared, isolate=True, progress=False)
+def test_what_does_not_go_together_is_refused():
     for other in ({"device": "cpu"}, {"packed": True}, {"inflate": {"layers": 1}}, {"adapter": "x"}):
         with pytest.raises(ValueError, match=f"'tensor_parallel' and '{next(iter(other))}' are both given"):
             TargetConfig(model="builtin:target", tensor_parallel=2, **other)
@@ -103,41 +97,16 @@ def _third(number):
     return 3 / number
 
 
-def test_a_pool_of_this_process():
-    local = open_pool()
-    assert isinstance(local, LocalPool)
-    assert list(local.map(_third, [(1,), (3,)], timed=True)) == [3, 1]
-    with pytest.raises(ZeroDivisionError):
-        list(local.map(_third, [(0,)]))
-    found = list(local.map(_third, [(0,), (1,)], return_exceptions=True))
-    assert [type(one) for one in found] == [ZeroDivisionError, float]
-
-
 @pytest.mark.parametrize("changed", ["specdec", "torch", "specdec-mine"])
 def test_a_worker_of_another_version_does_nothing(changed, monkeypatch):
     """Of specdec, of a library or of a plugin: what it would compute is not what the results say."""
     mine = SimpleNamespace(dist=SimpleNamespace(name="specdec-mine", version="1.2"))
     monkeypatch.setattr(_version, "entry_points", lambda group: [mine])
     here = _version.installed_versions.__wrapped__()
-    monkeypatch.setattr(pool, "installed_versions", lambda: here)
-    _, failure = attempt({**here, changed: "0.0.0"}, _third, (1,))
-    assert isinstance(failure, Failure)
-    said = rf"a worker has {changed} [\d.]+, and this process {changed} 0\.0\.0; install the same version"
-    with pytest.raises(ConfigError, match=said):
-        raise failure.error()
+    monkeypatch.setattr(ray_pool, "installed_versions", lambda: here)
+    with pytest.raises(ConfigError, match=rf"a worker has {changed} [\d.]+, and this process {changed} 0\.0\.0"):
+        run_job({**here, changed: "0.0.0"}, _third, (1,))
 
 
 def test_a_worker_needs_no_plugin_that_a_job_may_not_use():
-    assert attempt({**_version.installed_versions(), "specdec-other": "1.0"}, _third, (3,)) == (1, None)
-
-
-def test_errors_of_a_worker_keep_their_class_and_say_where():
-    class StrangeError(PromptError):
-        pass
-
-    try:
-        raise StrangeError("too long")
-    except StrangeError as error:
-        found = Failure.of(error).error()
-    assert type(found) is PromptError, "a class that other processes know"
-    assert "in test_errors_of_a_worker" in str(found.__cause__)
+    assert run_job({**_version.installed_versions(), "specdec-other": "1.0"}, _third, (3,)) == 1

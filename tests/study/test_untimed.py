@@ -24,17 +24,25 @@ runs:
 _FILES = ("results.jsonl", "outputs.jsonl", "repeats.jsonl", "summary.csv")
 
 
-class BackwardsPool(LocalPool):
-    """Runs the last job first, and remembers how many were asked for at a time."""
+class WaitingPool(LocalPool):
+    """Starts no job before the first result is asked for, and counts those that wait."""
 
     def __init__(self):
-        self.asked = []
+        self.waiting = 0
+        self.most = 0
 
-    def map(self, function, jobs, *, timed=False, return_exceptions=False, **resources):
-        assert not timed, "nothing is timed"
-        self.asked.append(len(jobs))
-        found = list(super().map(function, jobs[::-1], return_exceptions=return_exceptions))
-        return iter(found[::-1])
+    def alone(self, function, *arguments, **resources):
+        raise AssertionError("nothing is timed")
+
+    def map(self, function, jobs, **resources):
+        self.waiting += len(jobs)
+        self.most = max(self.most, self.waiting)
+        return self._results(function, jobs)
+
+    def _results(self, function, jobs):
+        for job in jobs:
+            self.waiting -= 1
+            yield function(*job)
 
 
 @pytest.fixture
@@ -76,17 +84,17 @@ def test_what_is_shown_has_no_speeds(written):
 
 @pytest.mark.parametrize("where", ["here", "side by side"])
 def test_results_are_the_same_bytes_wherever_and_whenever_they_are_decoded(written, where):
-    pool = BackwardsPool() if where == "side by side" else None
+    pool = WaitingPool() if where == "side by side" else None
     result, files = written("first")
     again, others = written("second", ray=pool)
     assert files == others
     assert again.exit_code == result.exit_code == 2, "runs that fail are reported"
     if pool is not None:
-        assert pool.asked[-1] == 2 * 5, "the runs of all tasks are decoded side by side"
+        assert pool.most == 2 * 5, "the runs of all tasks are decoded side by side"
 
 
 def test_a_run_that_cannot_start_fails_alone(written):
-    result, _ = written("out", ray=BackwardsPool())
+    result, _ = written("out", ray=WaitingPool())
     assert {row.name: row.status for row in result.rows if row.task == "short"} == {
         "baseline": "ok",
         "echo-2": "ok",

@@ -56,7 +56,7 @@ class RecordedTarget:
             advance: Called with the share of a job that is done, where this process decodes.
         """
         worker().advance = advance
-        workers = self._jobs.pool.workers(self._jobs.cpus, self._jobs.gpus)
+        workers = self._jobs.workers
         size = 1 if workers == 1 else min(_BATCHES, -(-len(jobs) // (_JOBS_EACH * workers)))
         some = [jobs[first : first + size] for first in range(0, len(jobs), size)]
         for found in self._jobs.map(_texts, [(task.sampling, task.generation, kept, each) for each in some]):
@@ -67,7 +67,7 @@ class RecordedTarget:
     ) -> VerifyTimes:
         """Time the target's forward pass with drafts of each length, on a separate device."""
         how = (prompts, settings, gamma, timings, batch_size)
-        timed: VerifyTimes = self._jobs.ask(_verify_times, *how, timed=True)
+        timed: VerifyTimes = self._jobs.alone(_verify_times, *how)
         return timed
 
 

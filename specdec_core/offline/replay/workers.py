@@ -62,7 +62,7 @@ class PooledReplay:
         most = timings * self._asked.max_gamma * batch_size
         some = self._chosen[:most], list(self.acceptance()[:most])
         job = (self._asked, *some, target, timings, batch_size)
-        ((costs, self.device),) = self._pool.map(_costs, [job], timed=True, gpus=self._gpus)
+        costs, self.device = self._pool.alone(_costs, *job, gpus=self._gpus)
         found: StepCosts = costs
         return found
 

@@ -15,7 +15,7 @@ from random import Random
 
 from specdec_core.cluster import Pool
 from specdec_core.interface import Progress
-from specdec_core.interface.errors import ConfigError, PromptError
+from specdec_core.interface.errors import PromptError
 from specdec_core.registry import Registry, default_registry
 from specdec_core.sampling.generators import row_seed
 from specdec_core.study.config.grouping import batches_of
@@ -36,7 +36,6 @@ def run_study(
     *,
     output: Path | None = None,
     fresh: bool = False,
-    isolate: bool = False,
     pool: Pool | None = None,
     registry: Registry | None = None,
 ) -> StudyResult:
@@ -48,7 +47,6 @@ def run_study(
         output: Folder that stores finished repeats, which the caller has locked with `exclusive_lock`; without it,
             a stopped study cannot be resumed.
         fresh: Discard what an earlier study left in the folder.
-        isolate: Give each run a separate process, which loads the target again, with the installed plugins.
         pool: Workers that load the targets and time the runs, with the installed plugins; by default this process.
             Runs that are not timed decode side by side.
         registry: Where plugins come from; by default the installed ones.
@@ -59,10 +57,8 @@ def run_study(
         KeyboardInterrupt: On Ctrl-C; the message says what was stored.
     """
     registry = registry or default_registry()
-    if isolate and any(task.target.tensor_parallel for task in study.tasks):
-        raise ConfigError("a target with 'tensor_parallel' runs in the processes of torchrun; remove --isolate.")
     folder = study.folder.absolute()  # wherever a plugin changes to
-    targets = Targets(pool, folder, timed=study.config.timing, isolate=isolate)
+    targets = Targets(pool, folder, timed=study.config.timing)
     count = sum(len(task.runs) for task in study.tasks) * study.repeats.max
     opened = open_session(
         output,
@@ -111,7 +107,6 @@ class _Runs:
         for _, tasks in groupby(unfinished, key=lambda task: task.target):
             # The prompts of all tasks with this target are checked before the first task takes its time.
             ready = [(task, list(self._batches(task)), list(self._batches(task, warmup=True))) for task in tasks]
-            self._targets.release()
             for task, batches, warmup in ready:
                 self._load(task, batches, warmup)
                 if self._targets.side_by_side:
@@ -169,7 +164,7 @@ class _Runs:
             self._attempt(task, run, partial(self._measure, task, run, number))
 
     def close(self) -> None:
-        """Free the runs of a task, and end their processes."""
+        """Free the runs of a task."""
         while self._ready:
             self._ready.popitem()[1].close()
 

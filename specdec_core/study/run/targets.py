@@ -7,12 +7,11 @@ worker is asked says everything that it needs, so that another worker can take o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
 from specdec_core.cluster import Pool
-from specdec_core.interface.errors import PluginError
 from specdec_core.interface.settings import TargetConfig
 from specdec_core.models.fast.packing import describe_hardware
 from specdec_core.study.config.grouping import batches_of
@@ -20,7 +19,6 @@ from specdec_core.study.config.prompts import PromptText, ReadyPrompt
 from specdec_core.study.config.study import Task
 from specdec_core.study.run.engine_run import EngineRun
 from specdec_core.study.run.factory import ready_prompts
-from specdec_core.study.run.isolated import IsolatedPool, ProcessEndedError
 from specdec_core.study.run.prepared import RunJob
 from specdec_core.study.run.repeats import Repeat
 from specdec_core.study.run.worker import TargetJob, TargetJobs, worker
@@ -37,11 +35,11 @@ class ReadyRun(Protocol):
             advance: Called with the share that is done, between two batches.
 
         Raises:
-            SpecdecError: A plugin or the target fails, or the process ends.
+            SpecdecError: A plugin or the target fails.
         """
 
     def close(self) -> None:
-        """Free the run, and end its process."""
+        """Free the run."""
 
 
 class Targets:
@@ -51,114 +49,59 @@ class Targets:
         pool: Runs what is asked of a target; None for this process.
         folder: Base for relative paths, which must lead to the same files on every worker.
         timed: Whether runs are timed, one at a time.
-        isolate: Give each run a separate process.
     """
 
-    def __init__(self, pool: Pool | None, folder: Path, *, timed: bool, isolate: bool = False) -> None:
+    def __init__(self, pool: Pool | None, folder: Path, *, timed: bool) -> None:
         self.folder = folder
         self.side_by_side = pool is not None and not timed
-        self._isolate = isolate
-        self._pool = IsolatedPool() if isolate else pool
-        self._untimed: dict[float, _SideBySide] = {}
+        self._pool = pool
 
     def device(self, task: Task) -> str:
         """Return the device that times a task, with its hardware."""
-        if task.served:
-            return "engines"
-        found: str = self._of(task.target).ask(_device, timed=not self.side_by_side)
-        return found
+        return "engines" if task.served else str(self._ask(task.target, _device))
 
     def prompts(self, task: Task, prompts: Sequence[PromptText]) -> list[ReadyPrompt]:
         """Return prompts of a task in the form that a decoder takes, after checking all of them."""
         if task.served:  # the engines encode them
             return [""] * len(prompts)
-        ready: list[ReadyPrompt] = self._of(task.target).ask(
-            _prompts, prompts, task.chat_template, timed=not self.side_by_side
-        )
+        ready: list[ReadyPrompt] = self._ask(task.target, _prompts, prompts, task.chat_template)
         return ready
 
     def prepare(self, task: Task, job: RunJob) -> ReadyRun:
-        """Load and warm up a run; one that decodes beside others only waits for the first to be measured."""
+        """Load and warm up a run, or start one that decodes beside others."""
         if job.run.engine is not None:
             batches = batches_of(task.prompts, job.batch_size)
             ordered = [task.prompts[number] for batch in batches for talk in batch for number in talk]
             return EngineRun(job.run.engine, job, ordered)
-        jobs = self._of(task.target)
-        if self.side_by_side:
-            return self._untimed.setdefault(jobs.gpus, _SideBySide(jobs)).add(jobs.target, job)
-        return _Run(jobs, job)
+        kind = _RunBesideOthers if self.side_by_side else _RunInTurn
+        return kind(TargetJobs(self._pool, task.target, self.folder), job)
 
-    def release(self) -> None:
-        """Free the memory of a target that only processes of runs will need."""
-        if self._isolate:
-            worker().release()
-
-    def _of(self, target: TargetConfig) -> TargetJobs:
-        return TargetJobs(self._pool, target, self.folder)
+    def _ask(self, target: TargetConfig, function: Callable[..., Any], *arguments: Any) -> Any:
+        jobs = TargetJobs(self._pool, target, self.folder)
+        return (jobs.ask if self.side_by_side else jobs.alone)(function, *arguments)
 
 
-class _Run:
-    """A run that takes turns with others."""
-
+class _RunInTurn:
     def __init__(self, jobs: TargetJobs, job: RunJob) -> None:
         self._jobs, self._job = jobs, job
-        try:
-            self._ask("loading and warming up", _prepare)
-        except BaseException:
-            self.close()
-            raise
+        jobs.alone(_prepare, job)
 
     def measure(self, number: int, advance: Callable[[float], None]) -> Repeat:
         worker().advance = advance
-        repeat: Repeat = self._ask(f"repeat {number}", _measure, number)
+        repeat: Repeat = self._jobs.alone(_measure, self._job, number)
         return repeat
 
     def close(self) -> None:
         worker().forget(self._job.run.name)
-        self._jobs.pool.end(self._job.run.name)
-
-    def _ask(self, doing: str, function: Callable[..., Any], *arguments: Any) -> Any:
-        try:
-            return self._jobs.ask(function, self._job, *arguments, timed=True, own=self._job.run.name)
-        except ProcessEndedError as error:
-            raise PluginError(f"{error} in the middle of {doing}.") from error
-
-
-class _SideBySide:
-    """Runs that decode side by side, all of them from when the first is waited for."""
-
-    def __init__(self, jobs: TargetJobs) -> None:
-        self._like = jobs
-        self._jobs: list[tuple[TargetJob, RunJob]] = []
-        self._results: Iterator[Any] | None = None
-        self._found: list[Any] = []
-
-    def add(self, target: TargetJob, job: RunJob) -> ReadyRun:
-        self._jobs.append((target, job))
-        return _RunBesideOthers(self, len(self._jobs) - 1)
-
-    def result(self, index: int) -> Repeat:
-        """Wait for a run; return its repeat."""
-        if self._results is None:
-            like = self._like
-            self._results = like.pool.map(
-                _decode, self._jobs, cpus=like.cpus, gpus=like.gpus, return_exceptions=True
-            )
-        while len(self._found) <= index:
-            self._found.append(next(self._results))
-        found, self._found[index] = self._found[index], None
-        if isinstance(found, Exception):
-            raise found
-        repeat: Repeat = found
-        return repeat
 
 
 class _RunBesideOthers:
-    def __init__(self, others: _SideBySide, index: int) -> None:
-        self._others, self._index = others, index
+    def __init__(self, jobs: TargetJobs, job: RunJob) -> None:
+        self._repeats = jobs.map(_decode, [(job,)])
 
     def measure(self, number: int, advance: Callable[[float], None]) -> Repeat:  # noqa: ARG002
-        return self._others.result(self._index)
+        repeat: Repeat = next(self._repeats)
+        return repeat
 
     def close(self) -> None:
         """Do nothing: a worker frees the run when it has decoded."""

@@ -14,7 +14,6 @@ import torch
 
 from specdec_core.cluster import LocalPool, Pool
 from specdec_core.interface import Progress
-from specdec_core.interface.errors import ConfigError
 from specdec_core.interface.settings import TargetConfig
 from specdec_core.interface.trainer import NoProgress
 from specdec_core.models import LoadedModel
@@ -118,52 +117,38 @@ def working_here(registry: Registry | None, progress: Progress) -> Iterator[Work
 
 
 class TargetJobs:
-    """Runs jobs of one target.
+    """Runs jobs of one target, each called with the target as a job names it and the arguments.
 
     Args:
         pool: Runs them; None for this process.
         target: Settings of the target.
         folder: Base for relative paths.
-
-    Raises:
-        ConfigError: Processes of torchrun share the target, and the pool has other ones.
     """
 
     def __init__(self, pool: Pool | None, target: TargetConfig, folder: Path) -> None:
-        if pool is not None and target.tensor_parallel is not None:
-            raise ConfigError(
-                "a target with 'tensor_parallel' runs under torchrun, which starts its processes; remove --ray."
-            )
-        self.pool = pool or LocalPool()
-        self.gpus = _gpus_of(target, self.pool)
+        self._pool = pool or LocalPool()
         threads = torch.get_num_threads()
-        self.cpus = 1 if self.gpus else threads
-        self.target = TargetJob(target, folder.absolute(), threads)
+        self._target = TargetJob(target, folder.absolute(), threads)
+        if not self._pool.gpus or target.device == "cpu":
+            self._gpus = 0.0
+        else:  # all of a machine for a device map
+            self._gpus = float(self._pool.gpus) if target.device_map is not None else 1.0
+        self._cpus = 1 if self._gpus else threads
 
-    def ask(
-        self, function: Callable[..., Any], *arguments: Any, timed: bool = False, own: str | None = None
-    ) -> Any:
-        """Run one job; return its result.
+    @property
+    def workers(self) -> int:
+        """Number of jobs that run side by side."""
+        return self._pool.workers(self._cpus, self._gpus)
 
-        Args:
-            function: Called with the target as a job names it, and the arguments.
-            arguments: The arguments.
-            timed: Run it alone, always on the same device.
-            own: Name of the run that it is for, where runs have separate processes.
-        """
-        jobs = [(self.target, *arguments)]
-        cpus = self.target.threads
-        (found,) = self.pool.map(function, jobs, timed=timed, cpus=cpus, gpus=self.gpus, own=own)
-        return found
+    def alone(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Run one job while nothing else runs on its machine; return its result."""
+        return self._pool.alone(function, self._target, *arguments, gpus=self._gpus)
+
+    def ask(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Run one job; return its result."""
+        return next(self.map(function, [arguments]))
 
     def map(self, function: Callable[..., Any], jobs: Sequence[tuple[Any, ...]]) -> Iterator[Any]:
         """Run jobs side by side; yield what the function returns for each, in order."""
-        every = [(self.target, *job) for job in jobs]
-        return self.pool.map(function, every, cpus=self.cpus, gpus=self.gpus)
-
-
-def _gpus_of(target: TargetConfig, pool: Pool) -> float:
-    """Return the number of GPUs that a job with a target needs: all of a machine for a device map, else one."""
-    if not pool.gpus or target.device == "cpu":
-        return 0.0
-    return float(pool.gpus) if target.device_map is not None else 1.0
+        every = [(self._target, *job) for job in jobs]
+        return self._pool.map(function, every, cpus=self._cpus, gpus=self._gpus)

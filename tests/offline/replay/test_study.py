@@ -136,8 +136,7 @@ class CopyingPool(LocalPool):
         return 2
 
     def map(self, function, jobs, **resources):
-        for result in super().map(function, _copied(jobs), **resources):
-            yield _copied(result)
+        return map(_copied, super().map(function, _copied(jobs), **resources))
 
 
 def test_workers_find_what_one_process_finds(replayed):
