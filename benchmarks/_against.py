@@ -15,7 +15,7 @@ from specdec_core.interface import Drafter
 from specdec_core.interface.settings import GenerationSettings, SamplingSettings
 from specdec_core.models import LoadedModel
 from specdec_core.models.device import synchronize
-from specdec_core.theory import walltime_improvement
+from specdec_core.theory.speed import walltime_improvement
 
 BASELINE, ASSISTED, LOOKUP = METHODS = ("baseline", "assisted", "lookup")
 """Autoregressive decoding, a draft model, and copying from the prompt."""

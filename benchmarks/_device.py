@@ -6,7 +6,6 @@ import argparse
 import gc
 import tempfile
 import warnings
-from collections import Counter
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -28,8 +27,6 @@ from _against import (
 from _common import interleaved, memory_bandwidth, random_llama, ratios, spread, weight_bytes
 
 from specdec_core.costs import measured_costs
-from specdec_core.costs.gpu.counting import PassWork, count_operators
-from specdec_core.costs.gpu.device import devices
 from specdec_core.decoding import Decoder
 from specdec_core.decoding.timing import watch_steps
 from specdec_core.interface import Drafter
@@ -225,27 +222,12 @@ def time_drafts(options: argparse.Namespace, name: str, mode: str) -> dict[str, 
     )
     seconds = measured_costs(reports, plan.longest).verify
     floor = weight_bytes(target.model) / bandwidth(options.device)
-    forecast = forecast_seconds(target, mode, plan.longest)
     return {
         "parameters": target.model.num_parameters(),
-        "forecast_ms": None if forecast is None else [round(1e3 * one, 4) for one in forecast],
         "floor_ms": round(1e3 * floor, 4),
         "verify_ms": [round(1e3 * one, 4) for one in seconds],
         "relative": [round(one / seconds[0], 3) for one in seconds],
     }
-
-
-def forecast_seconds(target: LoadedModel, mode: str, longest: int) -> list[float] | None:
-    """Return T(k) as `specdec theory gpu` forecasts it on this GPU; None on a device that it does not know."""
-    name = torch.cuda.get_device_name() if target.device.type == "cuda" else ""
-    known = [one for key, one in devices().items() if key.upper() in name.upper().replace(" ", "")]
-    if not known:
-        return None
-    work = (count_operators(target.model, k + 1, context=100) for k in range(longest + 1))
-    passes = (PassWork(Counter(one), target.model.config.num_hidden_layers) for one in work)
-    weights: Any = str(target.model.dtype).removeprefix("torch.")
-    execution = "eager" if mode == "eager" else "graph"
-    return [known[0].seconds(one, weights=weights, execution=execution) for one in passes]
 
 
 @lru_cache(maxsize=1)

@@ -1,13 +1,10 @@
-"""Gamma controllers compared with fixed gammas and an oracle, for every drafter.
+"""Gamma controllers compared with fixed gammas, for every drafter.
 
 The target is inflated to about 100 million parameters, so that forward passes cost what they cost in a larger
 model. For each drafter and temperature, the autoregressive baseline, the fixed gammas and the controllers decode
 the same prompts from the same seed, interleaved. Each round starts with the baseline and runs the others in a
 different order. Each drafter first decodes one prompt as a warm-up. Controllers start the first round with no
 knowledge and keep what they learn for later rounds; the first round is also reported separately.
-
-`oracle` is an upper bound: the tokens per second of the run with the largest gamma if gamma had been chosen in
-each step knowing which tokens would be accepted (`specdec_core.theory.oracle_seconds`).
 
     python benchmarks/controllers.py
     python benchmarks/controllers.py --only random transformer --temperatures 0 --gammas 2 4 8
@@ -31,15 +28,13 @@ from transformers.utils import logging as hf_logging
 
 from drafters import DRAFTERS
 from specdec_core import default_registry
-from specdec_core.costs import step_seconds
-from specdec_core.decoding import Decoder, Metrics, TraceObserver, make_drafter
+from specdec_core.decoding import Decoder, Metrics, make_drafter
 from specdec_core.interface.settings import GenerationSettings, SamplingSettings
 from specdec_core.models import LoadedModel, inflate, load_model
 from specdec_core.study import run_model
 from specdec_core.study.config.prompts import read_prompts
 from specdec_core.study.config.schema import PromptsConfig
 from specdec_core.study.config.study import BASELINE
-from specdec_core.theory import oracle_seconds
 
 
 def main() -> None:
@@ -92,21 +87,14 @@ class Method:
     Attributes:
         decoder: The decoder.
         rounds: Metrics of each round.
-        traces: For each prompt of the last round, the accepted tokens of each step after the first.
     """
 
     decoder: Decoder
     rounds: list[Metrics] = field(default_factory=list)
-    traces: list[list[int]] = field(default_factory=list)
 
     def run(self, prompts: Sequence[str], settings: GenerationSettings) -> None:
         """Decode the prompts one by one."""
-        total, self.traces = Metrics(), []
-        for prompt in prompts:
-            trace = TraceObserver()
-            total += self.decoder.generate([prompt], settings, observers=[trace]).metrics
-            self.traces.append([step.outcome.accepted[0] for step in trace.reports[1:]])
-        self.rounds.append(total)
+        self.rounds.append(sum((self.decoder.generate([one], settings).metrics for one in prompts), Metrics()))
 
     @property
     def rates(self) -> list[float]:
@@ -168,18 +156,15 @@ def summary(methods: Mapping[str, Method], options: argparse.Namespace) -> dict[
     fixed = {0: methods[BASELINE], **{gamma: methods[f"gamma {gamma}"] for gamma in options.gammas}}
     best = max(fixed, key=lambda gamma: median(fixed[gamma].rates))
     seconds = seconds_by_length(methods.values())
-    oracle = oracle_rate(fixed[max(fixed)], seconds, max(fixed))
     return {
         "tokens_per_second": {name: spread(method.rates, 2) for name, method in methods.items()},
         "best_fixed_gamma": best,
         "acceptance_rate": fixed[max(fixed)].rounds[-1].alpha,
         "milliseconds_per_step": {k: round(1e3 * s, 2) for k, s in sorted(seconds.items())},
-        "oracle_tokens_per_second": round(oracle, 2),
         "controllers": {
             name: {
                 "over_best_fixed": ratios(methods[name].rates, fixed[best].rates),
                 "over_baseline": ratios(methods[name].rates, fixed[0].rates),
-                "over_oracle": round(median(methods[name].rates) / oracle, 4),
                 "first_over_best_fixed": round(methods[name].rates[0] / fixed[best].rates[0], 4),
                 "first_over_baseline": round(methods[name].rates[0] / fixed[0].rates[0], 4),
                 "drafted_per_step": [round(m.drafted / m.target_calls, 2) for m in methods[name].rounds],
@@ -193,17 +178,6 @@ def seconds_by_length(methods: Collection[Method]) -> dict[int, float]:
     """Return the mean seconds of a step by draft length, over all methods and rounds."""
     total = sum((metrics for method in methods for metrics in method.rounds), Metrics())
     return {k: t.seconds / t.steps for k, t in enumerate(total.times) if t.steps}
-
-
-def oracle_rate(method: Method, seconds_by_length: Mapping[int, float], gamma: int) -> float:
-    """Return the tokens per second of a run with a fixed gamma if an oracle had chosen gamma in each step.
-
-    Everything else takes as long as it did: prefill, and opening and closing batches.
-    """
-    seconds = step_seconds(0.0, gamma, seconds_by_length)
-    last = method.rounds[-1]
-    rest = last.seconds - sum((times.seconds for times in last.times), 0.0)
-    return last.tokens / (rest + sum(oracle_seconds(trace, seconds) for trace in method.traces))
 
 
 if __name__ == "__main__":

@@ -210,7 +210,7 @@ def _framework(rows: list[dict[str, Any]]) -> str:
 def _verify(rows: list[dict[str, Any]]) -> str:
     longest = max(len(row["relative"]) for row in rows) - 1
     shown = [k for k in (1, 2, 4, 8, 16) if k <= longest]
-    head = ("target", "models", "floor, ms", "forecast, ms", "T(0), ms", *(f"T({k}) / T(0)" for k in shown))
+    head = ("target", "models", "floor, ms", "T(0), ms", *(f"T({k}) / T(0)" for k in shown))
     return table(
         head,
         [
@@ -218,7 +218,6 @@ def _verify(rows: list[dict[str, Any]]) -> str:
                 row["key"]["target"],
                 row["key"]["mode"],
                 f"{row['floor_ms']:.2f}",
-                "" if row["forecast_ms"] is None else f"{row['forecast_ms'][0]:.2f}",
                 f"{row['verify_ms'][0]:.2f}",
                 *(f"{row['relative'][k]:.2f}" for k in shown),
             )

@@ -31,8 +31,6 @@ import command_reference
 import digits
 import drafter_tables
 import generation_tables
-import gpu_tables
-import launch_tables
 import paper_tables
 import replay_tables
 import trace_figure
@@ -53,7 +51,7 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 OUTPUT = re.compile(walk.PRINTED, re.DOTALL | re.MULTILINE)
 _GENERATED = re.compile(
     r"(<!-- (?P<kind>arrays|include|keys|arguments|generation|checks|commands|paper|digits|"
-    r"beams|gains|replays|launches|measured|forecasts): "
+    r"beams|gains|replays|measured): "
     r"(?P<what>\S+) -->\n).*?"
     r"(<!-- end of (?P=kind) -->)",
     re.DOTALL,
@@ -212,9 +210,7 @@ _TABLES = {
     "digits": digits.PARTS,
     "beams": beam_tables.TABLES,
     "replays": replay_tables.TABLES,
-    "launches": launch_tables.TABLES,
     "measured": benchmark_tables.TABLES,
-    "forecasts": gpu_tables.TABLES,
 }
 WRITERS: dict[str, Callable[[str], str]] = {
     "arrays": arrays,

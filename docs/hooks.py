@@ -4,15 +4,13 @@ The drawings are made from the formulas and the recorded runs whenever the site 
 mark their positions in Markdown:
 
     ![...](assets/figures/figure-2.svg)   a drawing
-    <!-- table: 1 -->                      a table of the paper with the results of the formulas
+    <!-- table: 1 -->                      Table 1 of the paper with the results of the formulas
     <!-- pages of this section -->         the pages of a section, on its index page
     <!-- the trace -->                     the interactive trace of a recorded decoding
 """
 
 from __future__ import annotations
 
-import html
-import re
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,13 +18,14 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from specdec_core.theory.paper.figures import FIGURES, draw_figure
-from specdec_core.theory.paper.tables import TABLES, Cell
+from specdec_core.theory.speed import operations_increase, walltime_improvement
 
 sys.path.insert(0, str(Path(__file__).parent))
 import benchmark_plots
 import digits
 import outputs
+import paper_figures
+import paper_numbers
 import sections
 import timeline
 import trace_figure
@@ -47,13 +46,13 @@ _BOOSTS = {"api/": 0.1, "commands.md": 0.3}
 """Weight in the search of pages that mention every word, by how their paths begin; that of a guide is 1."""
 _UNRENDERED = "(`scripts/docs --serve` renders this page.)\n\n"
 """Note in pages with docstrings, for readers of their sources."""
-_TABLE = re.compile(r"<!-- table: (?P<number>\d+) -->")
-_LETTERS = {"alpha": r"$\alpha$", "gamma": r"$\gamma$"}
 
 
 def drawings() -> Mapping[str, Callable[[Path], None]]:
     """Return the function that draws each file, by file name."""
-    figures = {f"figure-{number}.svg": partial(draw_figure, number) for number in FIGURES}
+    figures = {
+        f"figure-{number}.svg": partial(paper_figures.draw_figure, number) for number in paper_figures.FIGURES
+    }
     pictures = {name: partial(_digits, draw) for name, draw in digits.DRAWINGS.items()}
     figures |= {
         "figure-5.svg": lambda path: timeline.draw(timeline.read(), path),
@@ -66,19 +65,19 @@ def _digits(draw: Callable[[Sequence[digits.Recording], Path], None], path: Path
     draw(digits.read(), path)
 
 
-def table(number: int) -> str:
-    """Return a table of the paper as Markdown, with its notes below."""
-    shown = TABLES[number]()
-    lines = [f"| {' | '.join(_LETTERS.get(name, name) for name in shown.columns)} |"]
-    lines.append("|" + "--:|" * len(shown.columns))
-    for row in shown.rows:
-        cells = [_cell(cell, spec) for cell, spec in zip(row, shown.columns.values(), strict=True)]
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join([*lines, "", f"*{shown.title}. {' '.join(shown.notes)}*"])
-
-
-def _cell(cell: Cell, spec: str) -> str:
-    return "–" if cell is None else html.escape(format(cell, spec))
+def table_1() -> str:
+    """Return Table 1 (section 3.5) and the bigram drafter (section 3.6), with the results of the formulas."""
+    lines = [r"| $\alpha$ | $\gamma$ | operations | Theorem 3.11 | speed | Theorem 3.8 |", "|" + "--:|" * 6]
+    for row in (*paper_numbers.TABLE_1, paper_numbers.BIGRAM):
+        printed = "–" if row.operations is None else f"{row.operations:.2f}"
+        operations = operations_increase(row.alpha, row.gamma, 0)
+        speed = walltime_improvement(row.alpha, row.gamma, 0)
+        lines.append(
+            f"| {row.alpha:.1f} | {row.gamma} | {printed} | {operations:.4f} | {row.speed:.2f} | {speed:.4f} |"
+        )
+    note = "The last row is the bigram drafter of section 3.6, for which the paper only gives the speed."
+    title = "Table 1: operations and speed relative to autoregressive decoding, c = c_hat = 0"
+    return "\n".join([*lines, "", f"*{title}. {note}*"])
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
@@ -100,8 +99,8 @@ def on_config(config: MkDocsConfig) -> None:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:  # noqa: ARG001
-    """Insert the tables of the paper, and leave out the note for readers of the sources."""
-    return _TABLE.sub(lambda found: table(int(found["number"])), markdown.replace(_UNRENDERED, ""))
+    """Insert Table 1 of the paper, and leave out the note for readers of the sources."""
+    return markdown.replace("<!-- table: 1 -->", table_1()).replace(_UNRENDERED, "")
 
 
 def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:  # noqa: ARG001

@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import markdown_table
-
-from specdec_core.theory.paper import printed_numbers as paper
+import paper_numbers as paper
 
 FOLDER = Path(__file__).parent
 DATA = FOLDER / "data" / "paper"

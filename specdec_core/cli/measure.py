@@ -115,7 +115,7 @@ def measure(
     sum min(p, q) over these tokens (section 4.2), with a 95% confidence interval. Then steps with drafts of every
     length are timed.
 
-    Controllers and `specdec theory speed` read the file of --output, from which the same command resumes.
+    Controllers read the file of --output, from which the same command resumes.
 
     For example:
 

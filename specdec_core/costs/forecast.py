@@ -21,12 +21,8 @@ from specdec_core.theory.speed import (
     expected_tokens,
     expected_tokens_by_position,
     improves,
-    memory_reduction,
-    min_improvement,
     operations_increase,
     optimal_gamma,
-    oracle_improvement,
-    oracle_tokens,
     walltime_improvement,
 )
 
@@ -95,10 +91,10 @@ class GammaForecast:
 
     Attributes:
         gamma: Tokens drafted per step.
-        tokens: Expected tokens per step, equation (1).
+        tokens: Expected tokens per step, equation (1). Reads of the target's weights and cache shrink by this
+            factor, as they are read once per step (section 3.4).
         improvement: Factor of wall time, Theorem 3.8.
         operations: Factor by which arithmetic operations grow, Theorem 3.11.
-        memory: Factor by which reads of the target's weights and cache shrink, section 3.4.
         tokens_by_position: Expected tokens with acceptance by position; None without `seconds`.
         improvement_at_cost: Factor of wall time with acceptance by position and measured steps; None without
             `seconds`.
@@ -108,7 +104,6 @@ class GammaForecast:
     tokens: float
     improvement: float
     operations: float
-    memory: float
     tokens_by_position: float | None = None
     improvement_at_cost: float | None = None
 
@@ -122,12 +117,9 @@ class Forecast:
         c: Cost coefficient (Definition 3.7).
         c_hat: Ratio of arithmetic operations (Definition 3.10).
         improves: Whether some gamma pays, alpha > c (Corollary 3.9).
-        min_improvement: Lower bound of the improvement with the best gamma (Corollary 3.9).
         optimal: The forecast for the optimal gamma by Theorem 3.8 (section 3.5).
         best: The forecast for the best gamma with measured steps; `optimal` without `seconds`.
         max_gamma: The largest gamma that was considered.
-        oracle_tokens: Expected tokens per step with an oracle for gamma (section 3.5).
-        oracle_improvement: Factor of wall time with an oracle for gamma.
         gammas: The forecast for 0, 1, ..., and around the optimal, the best and the requested gamma.
     """
 
@@ -135,12 +127,9 @@ class Forecast:
     c: float
     c_hat: float
     improves: bool
-    min_improvement: float
     optimal: GammaForecast
     best: GammaForecast
     max_gamma: int
-    oracle_tokens: float
-    oracle_improvement: float
     gammas: tuple[GammaForecast, ...]
 
 
@@ -181,7 +170,6 @@ def forecast(
             tokens=expected_tokens(alpha, k),
             improvement=walltime_improvement(alpha, k, c),
             operations=operations_increase(alpha, k, c_hat),
-            memory=memory_reduction(alpha, k),
             tokens_by_position=expected_tokens_by_position(by_position, k) if seconds is not None else None,
             improvement_at_cost=improvement_at_cost(by_position, k, seconds) if seconds is not None else None,
         )
@@ -195,11 +183,8 @@ def forecast(
         c=c,
         c_hat=c_hat,
         improves=improves(alpha, c),
-        min_improvement=min_improvement(alpha, c),
         optimal=at(optimal),
         best=at(best),
         max_gamma=max_gamma,
-        oracle_tokens=oracle_tokens(alpha),
-        oracle_improvement=oracle_improvement(alpha, c),
         gammas=tuple(map(at, shown)),
     )

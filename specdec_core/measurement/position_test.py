@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass
 
 from specdec_core.measurement.measurement_file import Acceptance
-from specdec_core.theory import expected_tokens, expected_tokens_by_position
+from specdec_core.theory.speed import expected_tokens, expected_tokens_by_position
 
 
 @dataclass(frozen=True)

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import torch
+from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
-from specdec_core.costs.gpu.counting import ModelWork
 from specdec_core.interface import PluginConfig
 from specdec_core.interface.settings import ModelSettings
 from specdec_core.models import ModelOutline, load_outline
@@ -73,13 +72,34 @@ def memory_needs(study: Study) -> Iterator[MemoryNeed]:
         ModelError: A model's config or tokenizer cannot be read.
         PromptError: A chat has no template.
     """
-    models = _Models(study.folder)
     for task in study.tasks:
-        device = parse_device(task.target.device)
-        longest = max(_prompt_lengths(task, models.outline(task.target)))
-        free = available_memory(device)
+        device, outline = parse_device(task.target.device), _outline(task.target, study.folder)
+        rows = min(study.config.batch_size, len(conversations(task.prompts))) * task.generation.beams
+        longest = max(_prompt_lengths(task, outline))
+        target = _sizes(task.target, outline, device)
         for run in task.runs:
-            yield _need(study, task, run, models, device, longest, free)
+            gamma = _gamma(run)
+            new = task.generation.max_new_tokens + gamma + 1
+            tokens = max(longest, new) if outline.config.is_encoder_decoder else longest + new
+            if outline.max_positions is not None:
+                tokens = min(tokens, outline.max_positions + gamma + 1)
+            drafts = () if run.drafter is None else _draft_models(run.drafter)
+            sizes = [target, *(_sizes(one, _outline(one, study.folder), device) for one in drafts)]
+            yield MemoryNeed(
+                task=task.name,
+                run=run.name,
+                device=str(device),
+                sequences=rows,
+                tokens=tokens,
+                weights=sum(weights for weights, _ in sizes),
+                caches=sum(cached for _, cached in sizes) * rows * tokens,
+                scores=rows * (gamma + 1) * outline.vocab_size * _SCORES * (2 if run.drafter is None else 3),
+                free=available_memory(device),
+            )
+
+
+def _outline(settings: ModelSettings, folder: Path) -> ModelOutline:
+    return load_outline(settings.model, folder=folder, revision=settings.revision, subfolder=settings.subfolder)
 
 
 def _prompt_lengths(task: Task, outline: ModelOutline) -> Iterator[int]:
@@ -93,64 +113,26 @@ def _prompt_lengths(task: Task, outline: ModelOutline) -> Iterator[int]:
         yield len(tokens) + len(later) * task.generation.max_new_tokens
 
 
-class _Models:
-    """What is known of models without their weights, read and counted once each.
-
-    Args:
-        folder: Base for relative paths.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._outlines: dict[tuple[str | None, ...], ModelOutline] = {}
-        self._counted: dict[tuple[str | torch.dtype | None, ...], ModelWork] = {}
-
-    def outline(self, settings: ModelSettings) -> ModelOutline:
-        """Return the facts of the model that settings name."""
-        key = settings.model, settings.revision, settings.subfolder
-        if key not in self._outlines:
-            self._outlines[key] = load_outline(
-                settings.model, folder=self._folder, revision=settings.revision, subfolder=settings.subfolder
-            )
-        return self._outlines[key]
-
-    def sizes(self, settings: ModelSettings, device: torch.device, tokens: int) -> tuple[int, int]:
-        """Return the bytes of a model's weights, and of its cache for so many tokens."""
-        config, found = self.outline(settings).config, parse_dtype(settings.dtype, device)
-        dtype = found if isinstance(found, torch.dtype) else _stored(config)
-        key = settings.model, settings.revision, settings.subfolder, dtype
-        if key not in self._counted:
-            self._counted[key] = ModelWork(config, dtype)
-        work = self._counted[key]
-        size = work.parameters * dtype.itemsize
-        if settings.packed == "int8":
-            size += work.parameters
-        elif settings.packed is True or (settings.packed == "auto" and device.type == "cpu"):
-            size *= 2  # packed weights are a second copy
-        return size, work.cached_bytes(tokens)
-
-
-def _need(
-    study: Study, task: Task, run: Run, models: _Models, device: torch.device, longest: int, free: int | None
-) -> MemoryNeed:
-    outline = models.outline(task.target)
-    rows = min(study.config.batch_size, len(conversations(task.prompts))) * task.generation.beams
-    gamma = _gamma(run)
-    source = longest if outline.config.is_encoder_decoder else 0
-    new = task.generation.max_new_tokens + gamma + 1
-    tokens = max(source, new) if source else longest + new
-    if outline.max_positions is not None:
-        tokens = min(tokens, outline.max_positions + gamma + 1)
-    drafts = () if run.drafter is None else _draft_models(run.drafter)
-    parts = [models.sizes(settings, device, rows * tokens) for settings in (task.target, *drafts)]
-    scores = rows * (gamma + 1) * outline.vocab_size * _SCORES * (2 if run.drafter is None else 3)
-    weights, caches = map(sum, zip(*parts, strict=True))
-    return MemoryNeed(task.name, run.name, str(device), rows, tokens, weights, caches, scores, free)
-
-
-def _stored(config: Any) -> torch.dtype:
-    dtype = getattr(config, "dtype", None)
-    return dtype if isinstance(dtype, torch.dtype) else torch.float32
+def _sizes(settings: ModelSettings, outline: ModelOutline, device: torch.device) -> tuple[int, int]:
+    """Return the bytes of a model's weights, and those that a token takes in its cache."""
+    config, found = outline.config, parse_dtype(settings.dtype, device)
+    stored = getattr(config, "dtype", None)
+    dtype = next((one for one in (found, stored) if isinstance(one, torch.dtype)), torch.float32)
+    make = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
+    with torch.device("meta"):
+        parameters = make.from_config(config, dtype=dtype).num_parameters()
+    size = parameters * dtype.itemsize
+    if settings.packed == "int8":
+        size += parameters
+    elif settings.packed is True or (settings.packed == "auto" and device.type == "cpu"):
+        size *= 2  # packed weights are a second copy
+    text = config.get_text_config(decoder=True)
+    layers = getattr(text, "num_decoder_layers", None) or text.num_hidden_layers
+    heads = getattr(text, "num_key_value_heads", None) or text.num_attention_heads
+    width = getattr(text, "head_dim", None) or getattr(text, "d_kv", None)
+    width = width or text.hidden_size // text.num_attention_heads
+    copies = 4 if config.is_encoder_decoder else 2  # keys and values, also of the source
+    return size, int(copies * layers * heads * width * dtype.itemsize)
 
 
 def _draft_models(config: PluginConfig) -> Iterator[ModelSettings]:

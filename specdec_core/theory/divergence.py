@@ -42,7 +42,7 @@ def lk_divergence(p: ArrayLike, q: ArrayLike) -> Floats:
     References:
         Definition 3.2 and Lemma 3.3, section 3.2.
     """
-    p, q = distributions(p, q)
+    p, q = _distributions(p, q)
     divergence: Floats = np.minimum(np.abs(p - q).sum(axis=-1) / 2, 1.0)
     return divergence
 
@@ -63,28 +63,9 @@ def acceptance_rate(p: ArrayLike, q: ArrayLike) -> Floats:
     References:
         Definition 3.1 and Theorem 3.5, sections 3.1 and 3.2.
     """
-    p, q = distributions(p, q)
+    p, q = _distributions(p, q)
     beta: Floats = np.minimum(np.minimum(p, q).sum(axis=-1), 1.0)
     return beta
-
-
-def mean_acceptance_rate(p: ArrayLike, q: ArrayLike) -> float:
-    """Return alpha = E(beta) = E(sum_x min(p(x), q(x))), the mean over the given prefixes.
-
-    Args:
-        p: `[..., V]`, the target's distributions on a sample of prefixes.
-        q: `[..., V]`, the drafter's.
-
-    Raises:
-        ValueError: If p or q are not distributions of the same shape, or the number of prefixes is 0.
-
-    References:
-        Corollary 3.6, section 3.2.
-    """
-    beta = acceptance_rate(p, q)
-    if not beta.size:
-        raise ValueError("alpha is a mean over prefixes; given none")
-    return float(beta.mean())
 
 
 def lenient_acceptance_rate(p: ArrayLike, q: ArrayLike, lenience: ArrayLike) -> Floats:
@@ -104,7 +85,7 @@ def lenient_acceptance_rate(p: ArrayLike, q: ArrayLike, lenience: ArrayLike) -> 
     References:
         Appendix A.5; the last expression of its formula for alpha.
     """
-    p, q = distributions(p, q)
+    p, q = _distributions(p, q)
     b: Floats = np.minimum(_accepted(p, q, lenience).sum(axis=-1), 1.0)
     return b
 
@@ -126,7 +107,7 @@ def lenient_deviation(p: ArrayLike, q: ArrayLike, lenience: ArrayLike) -> Floats
     References:
         Appendix A.5 with the residual norm(max(0, p - q)); derived in `specdec_core.verification.lenience`.
     """
-    p, q = distributions(p, q)
+    p, q = _distributions(p, q)
     # A sum of nonnegative differences, not a difference of sums, which may cancel.
     deviation: Floats = (_accepted(p, q, lenience) - np.minimum(p, q)).sum(axis=-1)
     return deviation
@@ -151,7 +132,7 @@ def lenient_distribution(p: ArrayLike, q: ArrayLike, lenience: ArrayLike = 1.0) 
     References:
         Appendices A.1 and A.5.
     """
-    p, q = distributions(p, q)
+    p, q = _distributions(p, q)
     accepted = _accepted(p, q, lenience)
     residual = np.maximum(0, p - q)
     total = residual.sum(axis=-1, keepdims=True)
@@ -180,8 +161,8 @@ def greedy_acceptance_rate(p: ArrayLike, q: ArrayLike, lenience: ArrayLike = 1.0
     References:
         Appendix A.5, its last paragraph.
     """
-    p, q = distributions(p, q)
-    share = _lenience(lenience, p)[..., None]
+    p, q = _distributions(p, q)
+    share = _lenience(lenience)
     best = p.argmax(axis=-1)[..., None] == np.arange(p.shape[-1])
     granted = (share < 1) & (p >= share * p.max(axis=-1, keepdims=True))
     accepted: Floats = np.minimum((q * (best | granted)).sum(axis=-1), 1.0)
@@ -207,7 +188,7 @@ def rejection_acceptance_rate(p: ArrayLike, q: ArrayLike) -> Floats:
     References:
         Appendix A.2: sum_x p(x) min_x' q(x') / p(x').
     """
-    p, q = distributions(p, q)
+    p, q = _distributions(p, q)
     # Tokens with p = 0 do not count, and tiny p make quotients overflow; only the smallest matters.
     with np.errstate(over="ignore"):
         ratio = np.divide(q, p, out=np.full_like(p, np.inf), where=p > 0)
@@ -218,10 +199,10 @@ def rejection_acceptance_rate(p: ArrayLike, q: ArrayLike) -> Floats:
 def _accepted(p: Floats, q: Floats, lenience: ArrayLike) -> Floats:
     """Return the probability that each token is drafted and accepted, min(p / l, q), `[..., V]`."""
     with np.errstate(over="ignore"):  # p / l overflows for tiny l; then q is the minimum
-        return np.minimum(p / _lenience(lenience, p)[..., None], q)
+        return np.minimum(p / _lenience(lenience), q)
 
 
-def distributions(p: ArrayLike, q: ArrayLike) -> tuple[Floats, Floats]:
+def _distributions(p: ArrayLike, q: ArrayLike) -> tuple[Floats, Floats]:
     """Check that p and q are distributions of the same shape, and return them as float64 arrays.
 
     Args:
@@ -241,41 +222,22 @@ def distributions(p: ArrayLike, q: ArrayLike) -> tuple[Floats, Floats]:
 
 
 def _distribution(name: str, given: ArrayLike) -> Floats:
-    try:
-        array = np.asarray(given, dtype=np.float64)
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"{name} must be an array of numbers [..., V]; {error}") from error
+    array = np.asarray(given, dtype=np.float64)
     if array.ndim == 0 or array.shape[-1] == 0:
         raise ValueError(f"{name} must be [..., V], a probability for each token; given shape {list(array.shape)}")
     wrong = ~(np.isfinite(array) & (array >= 0))
     if wrong.any():
-        raise ValueError(f"{name} must hold probabilities; {_at(name, wrong)} is {array[wrong][0]:g}")
+        raise ValueError(f"{name} must hold probabilities; given {array[wrong][0]:g}")
     totals = array.sum(axis=-1)
     wrong = np.abs(totals - 1) > _TOLERANCE
     if wrong.any():
-        found = f"{_at(name, wrong)} sums" if array.ndim > 1 else "it sums"
-        raise ValueError(
-            f"{name} must sum to 1 over the vocabulary; {found} to {totals[wrong].flat[0]:g}. "
-            "Apply a softmax to logits first"
-        )
+        raise ValueError(f"{name} must sum to 1 over the vocabulary; it sums to {totals[wrong].flat[0]:g}")
     return array
 
 
-def _lenience(given: ArrayLike, p: Floats) -> Floats:
-    """Return l, broadcast to `[...]`."""
+def _lenience(given: ArrayLike) -> Floats:
     share = np.asarray(given, dtype=np.float64)
     wrong = ~((share > 0) & (share <= 1))
     if wrong.any():
         raise ValueError(f"lenience must be in (0, 1]; given {share[wrong].flat[0]:g}")
-    try:
-        return np.broadcast_to(share, p.shape[:-1])
-    except ValueError as error:
-        raise ValueError(
-            f"lenience must be a number or broadcast to {list(p.shape[:-1])}; given shape {list(share.shape)}"
-        ) from error
-
-
-def _at(name: str, wrong: NDArray[np.bool_]) -> str:
-    """Return the index of the first invalid entry in Python syntax."""
-    position = ", ".join(str(int(index)) for index in np.argwhere(wrong)[0])
-    return f"{name}[{position}]"
+    return share[..., None]

@@ -93,31 +93,12 @@ def improves(alpha: float, c: float) -> bool:
         ValueError: If an argument is out of range.
 
     References:
-        Corollary 3.9, section 3.3. The paper proves "if"; "only if" also holds, since a draft token adds at most
-        alpha tokens and costs c.
+        Corollary 3.9, section 3.3: gamma = 1 gains (1 + alpha) / (1 + c). The paper proves "if"; "only if" also
+        holds, since a draft token adds at most alpha tokens and costs c.
     """
     check("alpha", alpha, 1.0)
     check("c", c)
     return alpha > c
-
-
-def min_improvement(alpha: float, c: float) -> float:
-    """Return a lower bound of the best improvement: (1 + alpha) / (1 + c) if alpha > c, else 1.
-
-    Args:
-        alpha: Expected acceptance rate, in [0, 1].
-        c: Cost coefficient, at least 0.
-
-    Returns:
-        The factor at gamma = 1, or 1, the factor at gamma = 0.
-
-    Raises:
-        ValueError: If an argument is out of range.
-
-    References:
-        Corollary 3.9, section 3.3.
-    """
-    return (1 + alpha) / (1 + c) if improves(alpha, c) else 1.0
 
 
 def operations_increase(alpha: float, gamma: float, c_hat: float) -> float:
@@ -136,25 +117,6 @@ def operations_increase(alpha: float, gamma: float, c_hat: float) -> float:
     """
     check("c_hat", c_hat)
     return (gamma * c_hat + gamma + 1) / expected_tokens(alpha, gamma)
-
-
-def memory_reduction(alpha: float, gamma: float) -> float:
-    """Return the factor by which reads of the target's weights and of its keys and values shrink.
-
-    They are read once per step, so the factor is the number of tokens per step, equation (1). Reads of the
-    drafter's weights are not included.
-
-    Args:
-        alpha: Expected acceptance rate, in [0, 1].
-        gamma: Tokens drafted in a step, at least 0.
-
-    Raises:
-        ValueError: If an argument is out of range.
-
-    References:
-        Section 3.4, last paragraph.
-    """
-    return expected_tokens(alpha, gamma)
 
 
 def optimal_gamma(alpha: float, c: float, max_gamma: int = 1000) -> int:
@@ -193,66 +155,3 @@ def optimal_gamma(alpha: float, c: float, max_gamma: int = 1000) -> int:
         tokens += power
         power *= alpha
     return gamma
-
-
-def oracle_tokens(alpha: float) -> float:
-    """Return the expected tokens per step if an oracle chooses gamma: 1 / (1 - alpha).
-
-    Drafters of negligible cost approach it with a large gamma (section 3.6).
-
-    Args:
-        alpha: Expected acceptance rate, in [0, 1]; at 1 the result is infinite.
-
-    Raises:
-        ValueError: If alpha is out of range.
-
-    References:
-        Section 3.5, its last paragraph.
-    """
-    check("alpha", alpha, 1.0)
-    return math.inf if alpha == 1 else 1 / (1 - alpha)
-
-
-def oracle_improvement(alpha: float, c: float) -> float:
-    """Return the factor by which an oracle for gamma makes decoding faster: 1 / (1 - alpha + c * alpha).
-
-    An oracle drafts exactly the n tokens that will be accepted. n is geometric with mean alpha / (1 - alpha), so a
-    step yields 1 / (1 - alpha) tokens in the time of 1 + c * alpha / (1 - alpha) target calls; the factor is the
-    quotient. If c > 1, even an accepted token costs more than an autoregressive one: the oracle drafts nothing,
-    and the factor is 1.
-
-    Args:
-        alpha: Expected acceptance rate, in [0, 1].
-        c: Cost coefficient, at least 0.
-
-    Returns:
-        The factor; infinite if alpha = 1 and c = 0.
-
-    Raises:
-        ValueError: If an argument is out of range.
-
-    References:
-        Section 3.5, its last paragraph; the paper states the bound without a formula.
-    """
-    check("alpha", alpha, 1.0)
-    check("c", c)
-    share = 1 - alpha + min(c, 1) * alpha
-    return math.inf if share == 0 else 1 / share
-
-
-def oracle_gain(alpha: float, c: float, max_gamma: int = 1000) -> float:
-    """Return how much faster the oracle for gamma is than the best fixed gamma: a factor of at least 1.
-
-    Args:
-        alpha: Expected acceptance rate, in [0, 1].
-        c: Cost coefficient, at least 0.
-        max_gamma: The largest fixed gamma to compare with.
-
-    Raises:
-        ValueError: If an argument is out of range.
-
-    References:
-        Section 3.5: "up to ~60% higher than the improvement factor with a fixed gamma".
-    """
-    oracle = oracle_improvement(alpha, c)
-    return oracle / walltime_improvement(alpha, optimal_gamma(alpha, c, max_gamma), c)

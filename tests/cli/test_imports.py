@@ -33,8 +33,6 @@ MODULES = [
     "specdec_core.offline.tune.race",
     "specdec_core.offline.tune.tuning_result",
     "specdec_core.offline.tune.winning_study",
-    "specdec_core.theory.paper.tables",
-    "specdec_core.theory.paper.figures",
 ]
 """They may import numpy, but no library for models, figures or scores."""
 
@@ -59,7 +57,6 @@ commands = {{
     0: ["--help", "plugins --json", "schema", "validate {study}", "compare --help", "generate --help",
         "measure --help", "tune --help", "export --help", "record --help", "theory --help",
         "theory speed --alpha 0.5 --c 0.1",
-        "theory table 4",
         "train --help",
         *(f"train {{name}} --help" for name in trainers)],
     2: ["measure --tokens 0", "record", "record --rows 0", "validate {missing}", "compare {missing}", "generate",

@@ -7,7 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specdec_core.costs import best_gamma, improvement_at_cost, step_seconds
-from specdec_core.theory import expected_tokens, expected_tokens_by_position, optimal_gamma, walltime_improvement
+from specdec_core.theory.speed import (
+    expected_tokens,
+    expected_tokens_by_position,
+    optimal_gamma,
+    walltime_improvement,
+)
 
 rates = st.lists(st.floats(0, 1), min_size=1, max_size=6)
 seconds = st.lists(st.floats(0.01, 10), min_size=1, max_size=12)

@@ -1,16 +1,22 @@
-"""Costs of a step to the host of a GPU: waits, copies and launches, counted on the simulated one."""
+"""Costs of a step to the host of a GPU: waits, copies and launches, counted on the simulated one.
+
+python -m tests.device.counting    count again, and write launches.json
+"""
 
 from __future__ import annotations
 
 import contextlib
+import json
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from pathlib import Path
 
 from torch import nn
 
 from specdec_core.decoding import Decoder
 from specdec_core.models import compile_model
 from specdec_drafters.common.model_drafter import ModelDrafter
+from tests import simulated_gpu
 from tests.catalogue import plugin_of
 from tests.device.cases import PROMPTS, catalogue_on, target_on
 from tests.simulated_gpu import Counts, counted, launches
@@ -159,3 +165,11 @@ def cost_of(decoder: Decoder, rows: int, **settings) -> tuple[Cost, Counts]:
         most = list(map(max, most, step))
         total.events.update(counts.events)
     return Cost(*most), total
+
+
+if __name__ == "__main__":
+    simulated_gpu.install()
+    found: dict[str, dict[str, dict[str, int]]] = {}
+    for setting, case in cases():
+        found.setdefault(setting, {})[case.name] = asdict(case.cost()[0])
+    Path(__file__).with_name("launches.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import asdict
+from pathlib import Path
 
 import pytest
 import torch
 
-from specdec_core.costs.gpu.device import host_costs
 from specdec_core.models import fetched_later
 from tests.device.counting import cases
 from tests.simulated_gpu import counted, late_copies
 
-KNOWN = host_costs()
+KNOWN = json.loads(Path(__file__).with_name("launches.json").read_text(encoding="utf-8"))
 pytestmark = pytest.mark.usefixtures("simulated")
 
 MORE_FETCHES = {"hierarchical": 4, "translated, slem": 2, "transformer, 3 beams": 4}
@@ -29,7 +30,9 @@ def test_a_step_costs_the_host_no_more_than_it_did(setting, case):
     assert cost.fetches <= MORE_FETCHES.get(case.name, 1), where
     known = KNOWN[setting][case.name]
     grown = {name: (known[name], count) for name, count in asdict(cost).items() if count > known[name]}
-    assert not grown, f"known and counted now; if it must be, run benchmarks/launches.py:\n{grown}\n{where}"
+    assert not grown, (
+        f"known and counted now; if it must be, run `python -m tests.device.counting`:\n{grown}\n{where}"
+    )
 
 
 def test_what_is_fetched_later_waits_only_where_it_has_not_arrived(device):

@@ -75,7 +75,6 @@ SMALLER = {
     r"^check .* -- ": "-k budget-respected",  # an option of pytest
     r"^check drafter": "--only budget-respected",
     r"^check gamma": "--only gamma-per-row",
-    r"^theory gpu --target": "--max-gamma 1 --batch 1 --context 64",
     r"^train ngram .*--ids": "",
     r"^train transformer .*--ids": "--samples 64 --held-out 32 --length 16 --batch-tokens 64 --minutes 0.001",
     r"^check rule": "--only answer-form",
@@ -199,7 +198,6 @@ def shown(*commands: str) -> list[Block]:
 
 
 PRINTED = shown("plugins", "validate", "schema", "theory", "generate", "replay")
-FORECASTS = [output for output in PRINTED if output.language.startswith("specdec theory gpu --target")]
 COMPARED = [words[1:] for output in PRINTED for words in shell_lines(output.language)]
 
 
@@ -270,11 +268,7 @@ def test_other_programs_are_known():
 
 @pytest.mark.parametrize(
     "output",
-    [
-        pytest.param(output, marks=pytest.mark.slow if " replay " in output.language else ())
-        for output in PRINTED
-        if output not in FORECASTS
-    ],
+    [pytest.param(output, marks=pytest.mark.slow if " replay " in output.language else ()) for output in PRINTED],
     ids=lambda output: output.language[:80],
 )
 def test_a_command_prints_what_the_page_shows(output, monkeypatch):
@@ -288,26 +282,6 @@ def test_a_command_prints_what_the_page_shows(output, monkeypatch):
     texts = [re.sub(r"[\d.]+ tokens/s", "tokens/s", text) for text in (printed, output.text)]
     tidy = load(ROOT / "docs" / "generate.py").tidy
     assert tidy(texts[0]) == tidy(texts[1]), f"python docs/generate.py --outputs {shlex.quote(command[:40])}"
-
-
-@pytest.mark.parametrize(
-    "output",
-    [pytest.param(output, marks=pytest.mark.slow if number else ()) for number, output in enumerate(FORECASTS)],
-    ids=lambda output: output.language[:80],
-)
-def test_a_forecast_for_one_batch_and_context_is_a_row_of_the_page(output):
-    # For every batch and context of the page, a forecast takes up to eleven seconds.
-    result = CliRunner().invoke(app, [*shlex.split(output.language)[1:], "--batch", "1", "--context", "1024"])
-    assert result.exit_code == 0, result.output
-    found, shown = (rows_of(text) for text in (result.stdout, output.text))
-    assert found
-    assert set(found) <= set(shown), f"python docs/generate.py --outputs {shlex.quote(output.language[:40])}"
-
-
-def rows_of(table: str) -> list[tuple[str, ...]]:
-    """Return the cells of each row of numbers."""
-    rows = [tuple(line.split()) for line in table.splitlines()]
-    return [row for row in rows if row and row[0].isdigit()]
 
 
 def test_every_output_was_written():

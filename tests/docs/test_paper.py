@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 
 from specdec_core.study import load_study
-from specdec_core.theory.paper import printed_numbers as paper
 from tests.docs.pages import ROOT, load
 
 tables = load(ROOT / "docs" / "paper_tables.py")
+paper = tables.paper
 FOLDER = ROOT / "examples" / "paper"
 STUDIES = {path.stem: load_study(path) for path in sorted(FOLDER.glob("*.yaml"))}
 

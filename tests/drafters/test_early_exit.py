@@ -13,7 +13,7 @@ from specdec_core.interface import ConfigError, ModelError
 from specdec_core.interface.errors import PluginWarning
 from specdec_core.models import compile_model, first_layers, load_model, pack, wrap_model
 from specdec_core.testing.harness.state import changed_state, model_state
-from specdec_core.theory import walltime_improvement
+from specdec_core.theory.speed import walltime_improvement
 from specdec_drafters.early_exit.config import EarlyExitConfig
 from specdec_drafters.early_exit.drafter import EarlyExitDrafter
 from specdec_drafters.early_exit.file import EXIT_FILE, ExitCard, read_exit, write_exit

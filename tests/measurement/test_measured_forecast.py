@@ -6,7 +6,7 @@ import pytest
 
 from specdec_core.costs import StepCosts, best_gamma, improvement_at_cost
 from specdec_core.measurement.measurement_file import Acceptance, DrafterMeasurement
-from specdec_core.theory import walltime_improvement
+from specdec_core.theory.speed import walltime_improvement
 
 
 def acceptance(rates, errors=None, **more):

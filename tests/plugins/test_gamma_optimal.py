@@ -17,7 +17,7 @@ from specdec_core.measurement.measurement_file import (
     write_measurement,
 )
 from specdec_core.study import load_study
-from specdec_core.theory import walltime_improvement
+from specdec_core.theory.speed import walltime_improvement
 from specdec_plugins.gamma.optimal import OptimalGamma, OptimalGammaConfig
 from tests.plugins.gamma_simulation import batch_info, report
 

@@ -8,7 +8,7 @@ import math
 import pytest
 from pydantic import ValidationError
 
-from specdec_core.theory import optimal_gamma, walltime_improvement
+from specdec_core.theory.speed import optimal_gamma, walltime_improvement
 from specdec_plugins.gamma.running_average import RunningAverageGamma, RunningAverageGammaConfig, improvement_slope
 from tests.plugins.gamma_simulation import batch_info, decode, report
 

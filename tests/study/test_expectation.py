@@ -14,7 +14,7 @@ from specdec_core.study.report.expectation import (
     speedup_bound,
     verify_cost,
 )
-from specdec_core.theory import walltime_improvement
+from specdec_core.theory.speed import walltime_improvement
 
 
 def autoregressive(calls=1000, verify=1.0, own=0.0, outside=0.0, tokens=None):

@@ -30,7 +30,7 @@ from specdec_core.study.run.factory import load_target
 from specdec_core.study.run.journal import journal_line
 from specdec_core.study.run.repeats import Repeat
 from specdec_core.study.run.runner import run_study
-from specdec_core.theory import walltime_improvement
+from specdec_core.theory.speed import walltime_improvement
 from tests.study.toy_study import STUDY, Recorder, in_turn
 from tests.tiny import tiny_model
 

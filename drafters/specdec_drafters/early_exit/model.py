@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from specdec_core.interface import ModelError
 from specdec_core.models import LoadedModel, first_layers
-from specdec_core.theory import optimal_gamma, walltime_improvement
+from specdec_core.theory.speed import optimal_gamma, walltime_improvement
 from specdec_drafters.training.losses import overlap
 from specdec_drafters.training.rows import Rows
 from specdec_drafters.training.run import LARGEST_LOGITS

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 from pydantic import Field
 
 from specdec_core.interface import BatchInfo, GammaController, GammaSession, StepReport
-from specdec_core.theory import walltime_improvement
+from specdec_core.theory.speed import walltime_improvement
 from specdec_plugins.gamma.config import AdaptiveGammaConfig, Cost, Decay
 
 if TYPE_CHECKING:

@@ -28,8 +28,8 @@ from specdec_core.study.report.requests import run_requests
 from specdec_core.study.report.run_fields import ReplayedOn, RunCounts, RunExpectation, RunRequests, RunSpeed
 from specdec_core.study.report.uneven import uneven_calls
 from specdec_core.study.run.study_session import StudyResult
-from specdec_core.theory import walltime_improvement
 from specdec_core.theory.intervals import median_interval
+from specdec_core.theory.speed import walltime_improvement
 
 _MOST_EXPECTATIONS = 500
 _ONLY_IF = ("remembers", "uneven_calls", "groups", "forecast")

@@ -1,4 +1,4 @@
-"""Figures 2, 3 and 4 of the paper, drawn from the formulas. Needs matplotlib, from the extra `report`.
+"""Figures 2, 3 and 4 of the paper, drawn from the formulas.
 
 The same call gives the same file, byte for byte, with the same version of matplotlib. The colors are those of
 Okabe and Ito, which are safe for color-blind readers; every curve is also labeled at its end.
@@ -14,21 +14,16 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from specdec_core.interface.errors import ConfigError
 from specdec_core.theory.speed import (
     expected_tokens,
     operations_increase,
     optimal_gamma,
-    oracle_tokens,
     walltime_improvement,
 )
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
-SUFFIXES = (".svg", ".png")
-"""Supported suffixes of files."""
 
 # Each gamma has the same color in all figures.
 _COLOR_OF_GAMMA = {1: "#56B4E9", 3: "#0072B2", 5: "#D55E00", 7: "#009E73", 10: "#CC79A7"}
@@ -48,50 +43,23 @@ _STYLE: dict[str, Any] = {
 
 
 def draw_figure(number: int, path: Path) -> None:
-    """Draw a figure of the paper into a file.
+    """Draw a figure of the paper into an SVG file.
 
     Args:
         number: 2 (expected tokens over alpha, for several gamma), 3 (optimal gamma over alpha, for several c) or
             4 (speed and operations over alpha, for several gamma, with c = c_hat = 0).
-        path: The file, with the suffix `.svg` or `.png`. An existing file is replaced.
-
-    Raises:
-        ConfigError: If the figure does not exist, the suffix is not supported, or matplotlib is not installed.
-        OSError: If the file cannot be written.
+        path: The file.
     """
-    check_figure(number, path)
-    matplotlib, figure_class = _matplotlib()
+    import matplotlib as mpl
+    import matplotlib.style
+    from matplotlib.figure import Figure
+
     # "default" first, so that the user's matplotlibrc has no effect.
-    with matplotlib.style.context(["default", _STYLE]):
-        figure = figure_class(figsize=(7.2, 4.4), layout="constrained")
+    with mpl.style.context(["default", _STYLE]):
+        figure = Figure(figsize=(7.2, 4.4), layout="constrained")
         FIGURES[number](figure)
         # Without this, files contain the date and the version of matplotlib.
-        metadata = {"Date": None, "Creator": "specdec"} if path.suffix == ".svg" else {"Software": "specdec"}
-        figure.savefig(path, format=path.suffix[1:], dpi=150, metadata=metadata)
-
-
-def check_figure(number: int, path: Path) -> None:
-    """Check that a figure can be drawn.
-
-    Raises:
-        ConfigError: If the figure does not exist, or the suffix is not supported.
-    """
-    if number not in FIGURES:
-        raise ConfigError(f"figure {number} does not exist; available: {', '.join(map(str, FIGURES))}.")
-    if path.suffix not in SUFFIXES:
-        raise ConfigError(f"output {path}: unsupported suffix {path.suffix!r}; use {' or '.join(SUFFIXES)}.")
-
-
-def _matplotlib() -> tuple[Any, type[Figure]]:
-    try:
-        import matplotlib
-        import matplotlib.style
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise ConfigError(
-            f"figures need matplotlib, which cannot be imported ({error}): pip install 'specdec-core[report]'."
-        ) from error
-    return matplotlib, Figure
+        figure.savefig(path, format="svg", metadata={"Date": None, "Creator": "specdec"})
 
 
 def _expected_tokens(figure: Figure) -> None:
@@ -100,7 +68,7 @@ def _expected_tokens(figure: Figure) -> None:
     alphas = [n / 200 for n in range(201)]
     for gamma, color in _COLOR_OF_GAMMA.items():
         _curve(axes, alphas, [expected_tokens(a, gamma) for a in alphas], f"γ = {gamma}", color=color)
-    axes.plot(alphas[:-1], [oracle_tokens(a) for a in alphas[:-1]], color="black", linestyle="--")
+    axes.plot(alphas[:-1], [1 / (1 - a) for a in alphas[:-1]], color="black", linestyle="--")
     axes.annotate("γ = ∞", (0.89, 11.3), ha="right", va="center")
     axes.set_ylim(0, 12)
 

@@ -1,1 +1,0 @@
-"""The tables and figures of the paper: the printed numbers, and the results of the formulas."""
