@@ -49,10 +49,6 @@ class ColumnsConfig(_Part):
     """Origin of the prompt; only shown."""
 
 
-MAX_SIDE = 512
-"""The most pixels in a row or a column of a picture."""
-MAX_LEVELS = 65_536
-"""The most gray levels of a picture; it shows 256 of them."""
 _TokenId = Annotated[int, Field(ge=0)]
 
 
@@ -179,19 +175,6 @@ _OF_SOURCES = {
 """Keys that only some sources have."""
 
 
-class ImagesConfig(_Part):
-    """How new tokens are shown as gray pictures in the report: rows of pixels, from the top left."""
-
-    width: Annotated[int, Field(ge=1, le=MAX_SIDE)]
-    """Pixels in a row."""
-    height: Annotated[int, Field(ge=1, le=MAX_SIDE)]
-    """Rows of a picture. Tokens beyond one begin the next."""
-    levels: Annotated[int, Field(ge=2, le=MAX_LEVELS)]
-    """Number of gray levels, from black to white."""
-    first: Annotated[int, Field(ge=0)] = 0
-    """Token id of black; those of the other levels follow. Any other token leaves its pixel empty."""
-
-
 AnyTarget = Annotated[
     TargetConfig,
     BeforeValidator(
@@ -308,8 +291,6 @@ class StudyConfig(_Part):
     """`false` measures acceptance alone: each run decodes once, and with `--ray` side by side."""
     lossless: bool = False
     """Reject runs whose lenience may be below 1, and lossy acceptance rules."""
-    images: ImagesConfig | None = None
-    """Show outputs as pictures in the report, for models of pixels."""
     baseline: BaselineConfig | None = None
     """A server that decodes the baseline; by default the target does."""
     tasks: Annotated[tuple[TaskConfig, ...], Field(min_length=1)] | None = None

@@ -106,7 +106,7 @@ def write_results(
         RESULTS: lambda: _json_lines(lines),
         SUMMARY: lambda: [_csv(lines)],
         OUTPUTS: lambda: _json_lines(output_lines(study, outputs)),
-        REPORT: lambda: [report_page(study.path.name, summaries, outputs, prompts, study.config.images, traces)],
+        REPORT: lambda: [report_page(study.path.name, summaries, outputs, prompts, traces)],
     }
     written, problems = [], []
     for name, content in contents.items():

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from itertools import takewhile
 from typing import TYPE_CHECKING
 
@@ -28,7 +27,6 @@ from specdec_core.study.report.groups.tables import (
 )
 from specdec_core.study.report.html import charts
 from specdec_core.study.report.html.heat_map import heat_map, prompt_groups, trace
-from specdec_core.study.report.html.pictures import Picture, pictures
 from specdec_core.study.report.html.traces import run_traces
 from specdec_core.study.report.replayed import replay_line, replay_of
 from specdec_core.study.report.tables import by_task, quality_table, request_table, results_table
@@ -37,7 +35,6 @@ from specdec_core.trace import figure as trace_figures
 
 if TYPE_CHECKING:
     from specdec_core.study.config.prompts import PromptText
-    from specdec_core.study.config.schema import ImagesConfig
     from specdec_core.study.report.quality import Output
     from specdec_core.study.report.result_files import Outputs, Traces
     from specdec_core.study.report.summary import RunSummary
@@ -46,8 +43,6 @@ SCOPE = "specdec-report"
 """Class of the element that holds a report in a notebook."""
 MAX_PROMPTS = 5
 """Prompts of a task whose outputs are shown."""
-MAX_DRAWN = 10
-"""Prompts of a task whose pictures are shown."""
 _MAX_PROMPT, _MAX_OUTPUT = 600, 3000
 """Characters of a prompt or reference, and of an output, that are shown."""
 
@@ -57,7 +52,6 @@ def report_page(
     summaries: Sequence[RunSummary],
     outputs: Outputs,
     prompts: Mapping[str | None, Sequence[PromptText]],
-    images: ImagesConfig | None = None,
     traces: Traces | None = None,
 ) -> str:
     """Return the report of a study as an HTML page; the same arguments give the same page.
@@ -67,11 +61,10 @@ def report_page(
         summaries: The summary of each run, grouped by task, the baseline first in each.
         outputs: The outputs by task and run, in the order of the prompts.
         prompts: The prompts by task; the key None stands for the only task of a study without `tasks`.
-        images: How outputs are shown as pictures; None if they are not.
         traces: The trace of each run that has one, by task and run.
     """
     tasks = [
-        _Section(number, runs, prompts.get(runs[0].task, ()), outputs, images, traces or {})
+        _Section(number, runs, prompts.get(runs[0].task, ()), outputs, traces)
         for number, runs in enumerate(by_task(summaries), start=1)
     ]
     page = _environment().get_template("report.html.jinja")
@@ -166,7 +159,6 @@ class _Section:
         runs: Its summaries, the baseline first.
         prompts: Its prompts.
         outputs: The outputs by task and run.
-        images: How outputs are shown as pictures; None if they are not.
         traces: The traces by task and run.
     """
 
@@ -176,13 +168,10 @@ class _Section:
         runs: Sequence[RunSummary],
         prompts: Sequence[PromptText],
         outputs: Outputs,
-        images: ImagesConfig | None = None,
         traces: Traces | None = None,
     ) -> None:
         self.number = number
         self.runs = runs
-        self.drawn_prompts = () if images is None else prompts[:MAX_DRAWN]
-        self._images = images
         self.prompts = prompts[:MAX_PROMPTS]
         self._written = {run.name: outputs.get((run.task, run.name), ()) for run in runs}
         self.traces = run_traces(runs, traces or {}, number, [prompt.id for prompt in prompts])
@@ -253,21 +242,6 @@ class _Section:
         """The resolved settings of each run, as JSON."""
         runs = [one.config["run"] for one in self.runs if one.name != BASELINE]
         return json.dumps(runs, indent=2, ensure_ascii=False)
-
-    def drawn(self, run: RunSummary, index: int) -> list[Picture]:
-        """Return the pictures that a run drew for a prompt; none if it did not finish it.
-
-        Args:
-            run: The run.
-            index: Number of the prompt, from 0.
-        """
-        baseline, own = (self._written[name][index : index + 1] for name in (BASELINE, run.name))
-        if self._images is None or not own:
-            return []
-        found = list(pictures(own[0].tokens, self._images))
-        if run.name == BASELINE or not baseline or own[0].tokens != baseline[0].tokens:
-            return found
-        return [replace(one, words=f"{one.words}; the baseline's picture") for one in found]
 
     def efficiency(self, run: RunSummary, index: int) -> str:
         """Return the tokens per step of a run for a prompt; empty if they are not known."""
