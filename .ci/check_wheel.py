@@ -9,8 +9,7 @@ NEEDED = {
     *(f"specdec_models/{role}/model.safetensors" for role in ("target", "drafter")),
     *(f"specdec_models/{role}/tokenizer.json" for role in ("target", "drafter")),
     "specdec_models/heldout.jsonl",
-    *(f"specdec_models/digits-{role}/model.safetensors" for role in ("target", "drafter")),
-    "specdec_models/digits-ngram/digits-bigram.arpa",
+    "specdec_models/t5-ngram/translation-bigram.arpa",
 }
 
 files = set(zipfile.ZipFile(sys.argv[1]).namelist())

@@ -28,7 +28,6 @@ from typing import Any
 import beam_tables
 import benchmark_tables
 import command_reference
-import digits
 import drafter_tables
 import generation_tables
 import paper_tables
@@ -50,7 +49,7 @@ ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 OUTPUT = re.compile(walk.PRINTED, re.DOTALL | re.MULTILINE)
 _GENERATED = re.compile(
-    r"(<!-- (?P<kind>arrays|include|keys|arguments|generation|checks|commands|paper|digits|"
+    r"(<!-- (?P<kind>arrays|include|keys|arguments|generation|checks|commands|paper|"
     r"beams|gains|replays|measured): "
     r"(?P<what>\S+) -->\n).*?"
     r"(<!-- end of (?P=kind) -->)",
@@ -207,7 +206,6 @@ def _marked(lines: Sequence[str], marker: str, what: str) -> int:
 _TABLES = {
     "generation": generation_tables.TABLES,
     "paper": paper_tables.TABLES,
-    "digits": digits.PARTS,
     "beams": beam_tables.TABLES,
     "replays": replay_tables.TABLES,
     "measured": benchmark_tables.TABLES,

@@ -22,7 +22,6 @@ from specdec_core.theory.speed import operations_increase, walltime_improvement
 
 sys.path.insert(0, str(Path(__file__).parent))
 import benchmark_plots
-import digits
 import outputs
 import paper_figures
 import paper_numbers
@@ -53,16 +52,11 @@ def drawings() -> Mapping[str, Callable[[Path], None]]:
     figures = {
         f"figure-{number}.svg": partial(paper_figures.draw_figure, number) for number in paper_figures.FIGURES
     }
-    pictures = {name: partial(_digits, draw) for name, draw in digits.DRAWINGS.items()}
-    figures |= {
+    return {
+        **figures,
         "figure-5.svg": lambda path: timeline.draw(timeline.read(), path),
         "against.svg": benchmark_plots.draw,
     }
-    return {**figures, **pictures}
-
-
-def _digits(draw: Callable[[Sequence[digits.Recording], Path], None], path: Path) -> None:
-    draw(digits.read(), path)
 
 
 def table_1() -> str:

@@ -11,5 +11,5 @@ from specdec_core.registry import hookimpl
 @hookimpl
 def specdec_models() -> list[ModelsSpec]:
     """Register the files of this folder."""
-    summary = "Small models of code, translation and digits, with drafters, prompts and records."
+    summary = "Small models of code and translation, with drafters, prompts and records."
     return [ModelsSpec("builtin", Path(__file__).parent, summary)]

@@ -4,7 +4,7 @@ NAME is a collection of models, registered by the hook `specdec_models`; ITEM is
 holds the file. What a reference means depends on what it is asked for::
 
     shipped_file("builtin:target", "model", "generation_config.json")  # .../target/generation_config.json
-    shipped_file("builtin:digits-bigram", "n-gram model", "*.arpa")    # .../digits-ngram/digits-bigram.arpa
+    shipped_file("builtin:translation-bigram", "n-gram model", "*.arpa")  # .../t5-ngram/translation-bigram.arpa
     shipped_file("owner/name", "model", "generation_config.json")      # None: a folder, or a name on the hub
 """
 

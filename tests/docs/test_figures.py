@@ -12,7 +12,6 @@ from tests.docs.pages import ROOT, load
 
 hooks = load(ROOT / "docs" / "hooks.py")
 timeline = hooks.timeline
-digits = hooks.digits
 
 
 @pytest.mark.parametrize(
@@ -22,8 +21,6 @@ digits = hooks.digits
         ("figure-3.svg", {"c = 0.05", "The optimal γ"}),
         ("figure-4.svg", {"operations", "speed"}),
         ("figure-5.svg", {"encoder of the drafter", "milliseconds"}),
-        ("digits.svg", {"greedy", "sampled", "0", "9"}),
-        ("digits-acceptance.svg", {"acceptance rate"}),
     ],
 )
 def test_a_figure_is_drawn(file, texts, tmp_path):
@@ -66,40 +63,3 @@ def test_a_timeline_is_recorded_written_and_read(tmp_path):
     timeline.write(rows, tmp_path / "timeline.json")
     again = timeline.read(tmp_path / "timeline.json")
     assert [(row.text, len(row.calls)) for row in again] == [(row.text, len(row.calls)) for row in rows]
-
-
-def check_pixels(one):
-    assert len(one.accepted) == len(one.verified) == 64
-    assert all(
-        0 <= accepted <= verified <= one.pictures
-        for accepted, verified in zip(one.accepted, one.verified, strict=True)
-    )
-    assert one.pictures * 64 / 5 <= one.steps <= one.pictures * 64  # a step of gamma 4 adds one to five pixels
-    assert all(len(tokens) == 64 for tokens in one.drawn)
-
-
-def test_the_pictures_of_the_site_are_of_every_drafter_at_both_temperatures():
-    recorded = digits.read()
-    assert [one.temperature for one in recorded] == [0, 1] * 4
-    for one in recorded:
-        check_pixels(one)
-    assert len({one.drawn for one in recorded if one.temperature == 0}) == 1, "greedy pictures are the target's"
-    assert len({one.drawn for one in recorded}) == 5
-
-
-def test_pictures_are_recorded_written_and_read(tmp_path):
-    recordings = digits.record(each=2, shown=1, runs=["transformer"])
-    for one in recordings:
-        check_pixels(one)
-    _, sampled = recordings
-    assert (sampled.run, sampled.temperature, sampled.pictures, len(sampled.drawn)) == ("transformer", 1, 20, 10)
-    digits.write(recordings, tmp_path / "digits.json")
-    assert digits.read(tmp_path / "digits.json") == recordings
-
-
-def test_a_pixel_that_was_verified_too_rarely_has_no_rate():
-    one = digits.Recording("x", 1.0, 40, 40, (20, 5, *[0] * 62), (40, 9, *[30] * 62), ())
-    rates = digits.rates(one)
-    assert rates[0] == 0.5
-    assert rates[1] != rates[1]
-    assert rates[2] == 0

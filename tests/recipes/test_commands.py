@@ -13,7 +13,6 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from recipes.builtin_digits import cards as digits_cards
 from recipes.builtin_pair import architectures, export, train
 from recipes.builtin_pair import cards as pair_cards
 from recipes.builtin_pair.results import effort
@@ -36,7 +35,7 @@ def test_modules_import_and_commands_show_their_help(module, monkeypatch, capsys
     assert "usage:" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("cards", [digits_cards, pair_cards, t5_cards])
+@pytest.mark.parametrize("cards", [pair_cards, t5_cards])
 def test_cards_are_those_that_ship(cards, monkeypatch, tmp_path):
     for folder in cards.FOLDERS.values():
         (tmp_path / folder.name).mkdir()

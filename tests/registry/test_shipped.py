@@ -116,7 +116,7 @@ def test_a_file_with_a_colon_in_its_name_is_a_file(files, tmp_path):
         ("target", "bultin:target"),
         ("runs.0.drafter", "{name: transformer, model: bultin:drafter}"),
         ("runs.0.drafter", "{name: heads, model: bultin:heads}"),
-        ("runs.0.drafter", "{name: ngram, arpa: bultin:digits-bigram}"),
+        ("runs.0.drafter", "{name: ngram, arpa: bultin:translation-bigram}"),
         ("runs.0.drafter", "{name: chain, drafters: [prompt-copy, {name: heads, model: bultin:heads}]}"),
         ("prompts", "{file: bultin:heldout}"),
     ],
