@@ -30,7 +30,6 @@ LIGHT = (
     "specdec_core.models.load.model_requirements",
     "specdec_core.theory",
     "specdec_core.costs",
-    "specdec_core.execution",
     "specdec_core.study",
     "specdec_core.testing",
     "specdec_core.cli.main",
