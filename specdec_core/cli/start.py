@@ -31,23 +31,10 @@ class Stopped(KeyboardInterrupt):
 def main() -> None:
     """Run the command line."""
     _handle(_end_at_once)  # there is nothing yet to tidy up, and an exception in an import may be lost
-    if "TORCHELASTIC_RUN_ID" in os.environ:
-        _join_ranks()
     from specdec_core.cli.main import main as run
 
     _handle(_stop)
     run()
-
-
-def _join_ranks() -> None:
-    """Join the processes that torchrun started. Only rank 0 returns and runs the command."""
-    if os.environ.get("RANK") != "0":
-        _handle(signal.SIG_DFL)  # it waits in code that Python's handlers do not reach
-    from specdec_core.models.fast.ranks import lead_or_follow
-    from specdec_core.study.progress import quieten_libraries
-
-    quieten_libraries()
-    lead_or_follow()
 
 
 def _handle(handler: Callable[[int, FrameType | None], None] | signal.Handlers) -> None:

@@ -37,7 +37,7 @@ from specdec_core.interface import (
     SessionInfo,
     StepReport,
 )
-from specdec_core.models import Encoded, LoadedModel, PrefixCache, open_session
+from specdec_core.models import Encoded, LoadedModel, ModelSession, PrefixCache
 from specdec_core.sampling.constraints import Constraints
 from specdec_core.sampling.generators import RowGenerators
 from specdec_core.sampling.logits import LogitsToProbs
@@ -200,7 +200,7 @@ def open_batch(
         texts = [row.tokens for row in rows]
         session = cache.open(model, texts, capacity, vocab_size=info.vocab_size, hidden_layers=layers)
     else:
-        session = open_session(
+        session = ModelSession(
             model,
             info.batch_size,
             capacity,

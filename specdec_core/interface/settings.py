@@ -249,9 +249,6 @@ class TargetConfig(ModelSettings):
 
     inflate: InflateConfig | None = None
     """Make the model slower without changing its distribution."""
-    tensor_parallel: Annotated[int, Field(ge=2)] | None = None
-    """Share the weights among this number of processes of `torchrun`, each with a GPU. Needs accelerate."""
-
     exact_shapes: bool | Annotated[int, Field(ge=2)] = False
     """Run every forward pass of a step over the same number of columns, so that greedy texts do not depend on the
     drafter where rounding depends on shapes, as in bfloat16. The number is one more than the longest draft,
@@ -262,18 +259,7 @@ class TargetConfig(ModelSettings):
         return frozenset(name for name in (self.model, self.adapter) if name is not None)
 
     @model_validator(mode="after")
-    def _check_sharing(self) -> TargetConfig:
-        if self.tensor_parallel is not None:
-            alone: dict[str, object] = {
-                "device": "auto",
-                "device_map": None,
-                "quantization_config": None,
-                "adapter": None,
-            }
-            alone |= {"inflate": None, "packed": "auto", "compile": "auto", "exact_shapes": False}
-            given = [name for name, value in alone.items() if getattr(self, name) != value]
-            if given:
-                raise ValueError(f"'tensor_parallel' and {given[0]!r} are both given; use one of them")
+    def _check_shapes(self) -> TargetConfig:
         if self.exact_shapes and self.compile is True:
             raise ValueError("'exact_shapes' and 'compile' are both given; use one of them")
         return self

@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from specdec_core.models.fast.compiling import compile_model
     from specdec_core.models.fast.packing import pack, unpack
     from specdec_core.models.fast.quantizing import quantize
-    from specdec_core.models.fast.tensor_parallel import open_session
     from specdec_core.models.inflation import inflate
     from specdec_core.models.load.byte_level import bytes_of_characters
     from specdec_core.models.load.checkpoint import without_progress_bar
@@ -49,7 +48,6 @@ __all__ = [
     "model_files",
     "model_folder",
     "moved",
-    "open_session",
     "pack",
     "position_patch",
     "quantize",
@@ -77,7 +75,6 @@ lazy_attributes(
         "specdec_core.models.loaded": ("LoadedModel", "inspect_family"),
         "specdec_core.models.fast.packing": ("pack", "unpack"),
         "specdec_core.models.fast.quantizing": ("quantize",),
-        "specdec_core.models.fast.tensor_parallel": ("open_session",),
         "specdec_core.models.prefix_cache": ("PrefixCache",),
         "specdec_core.models.load.probe": ("TESTED_FAMILIES",),
         "specdec_core.models.load.model_requirements": ("unmet_requirements",),

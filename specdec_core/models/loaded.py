@@ -13,7 +13,6 @@ import torch
 
 from specdec_core.interface import TargetInfo
 from specdec_core.interface.errors import ModelError
-from specdec_core.models.fast.ranks import Share
 from specdec_core.models.features import ModelFeatures
 from specdec_core.models.run.positions import position_patch
 
@@ -71,7 +70,6 @@ class LoadedModel:
         start_id: The decoder's first token for encoder-decoder models, else None.
         features: Embeddings and hidden states for drafters, or None if it has no output embedding.
         lock: Held during a forward pass of a model that keeps its rotary frequencies, which change, in itself.
-        share: Where the rest of its weights is, if the processes of torchrun share them; else None.
         passes: Its captured forward passes, if it is compiled; else None.
         exact_shapes: The number of columns of a step's forward pass; None if it depends on the draft.
         bits: Of its weights, if `quantize` rounded them; else None.
@@ -86,7 +84,6 @@ class LoadedModel:
     start_id: int | None
     features: ModelFeatures | None = None
     lock: AbstractContextManager[Any] = field(default_factory=nullcontext)
-    share: Share | None = None
     passes: StaticPasses | None = field(default=None, repr=False, compare=False)
     exact_shapes: int | None = None
     bits: int | None = None
@@ -109,8 +106,6 @@ class LoadedModel:
     @property
     def spread(self) -> bool:
         """Whether its weights are on several devices, or offloaded to a disk."""
-        if self.share is not None:
-            return True
         devices = set(getattr(self.model, "hf_device_map", {}).values())
         return len(devices) > 1 or "disk" in devices
 

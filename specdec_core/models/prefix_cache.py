@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from specdec_core.models.fast.tensor_parallel import open_session
 from specdec_core.models.loaded import LoadedModel
 from specdec_core.models.run.model_session import ModelSession
 
@@ -53,7 +52,7 @@ class PrefixCache:
         if self._session is None or not texts or not _same(layout, self._layout):
             self.close()
             self._layout = layout
-            self._session = open_session(
+            self._session = ModelSession(
                 model, len(prompts), capacity, vocab_size=vocab_size, hidden_layers=hidden_layers
             )
             self.reused = (0,) * len(prompts)

@@ -54,8 +54,8 @@ def check_requirements(
         reason = "reads text, but this target has no tokenizer; add the tokenizer's files to the target's folder"
     elif config.needs_hidden_states and has_hidden_states is False:
         reason = (
-            "needs hidden states, but this target has no output embedding to read them from, shares it with other "
-            "processes (tensor_parallel), or is drafted for in other tokens; choose another drafter or target"
+            "needs hidden states, but this target has no output embedding to read them from, or is drafted for in "
+            "other tokens; choose another drafter or target"
         )
     elif config.needs_model and has_model is False:
         reason = (

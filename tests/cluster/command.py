@@ -1,4 +1,4 @@
-"""The command `specdec`, as a script that torchrun can start with the Python of the tests."""
+"""The command `specdec`, as a script for the Python of the tests."""
 
 from specdec_core.cli.start import main
 

@@ -1,4 +1,4 @@
-"""`--ray`, pools and shared models without Ray and torchrun. These tests need neither."""
+"""`--ray` and pools without Ray."""
 
 from __future__ import annotations
 
@@ -12,10 +12,7 @@ from specdec_core import _version
 from specdec_core.cli.main import app
 from specdec_core.cluster import ray_pool
 from specdec_core.cluster.ray_pool import run_job
-from specdec_core.interface.errors import ConfigError, ModelError
-from specdec_core.interface.settings import TargetConfig
-from specdec_core.models.fast.ranks import lead_or_follow
-from specdec_core.study import load_study
+from specdec_core.interface.errors import ConfigError
 
 STUDY = """\
 target: builtin:target
@@ -71,26 +68,6 @@ def test_without_ray_the_message_says_what_to_install(study, no_ray, tmp_path, m
         result = CliRunner().invoke(app, [*map(str, arguments), "--ray"])
         assert result.exit_code == 2, result.output
         assert "pip install 'specdec-core[ray]'" in result.stderr.replace("\n", " ")
-
-
-def test_what_does_not_go_together_is_refused():
-    for other in ({"device": "cpu"}, {"packed": True}, {"inflate": {"layers": 1}}, {"adapter": "x"}):
-        with pytest.raises(ValueError, match=f"'tensor_parallel' and '{next(iter(other))}' are both given"):
-            TargetConfig(model="builtin:target", tensor_parallel=2, **other)
-
-
-def test_results_without_a_shared_target_name_no_such_setting(study):
-    (task,) = load_study(study).tasks
-    assert "tensor_parallel" not in task.resolved()["target"]
-    (shared,) = load_study(study, ["target={model: builtin:target, tensor_parallel: 2}"]).tasks
-    assert shared.resolved()["target"]["tensor_parallel"] == 2
-
-
-def test_one_process_cannot_share_a_model(monkeypatch):
-    monkeypatch.delenv("TORCHELASTIC_RUN_ID", raising=False)
-    monkeypatch.setenv("WORLD_SIZE", "2")  # not torchrun's
-    with pytest.raises(ModelError, match="tensor_parallel: 2 needs 2 processes, but this is one process"):
-        lead_or_follow(2)
 
 
 def _third(number):

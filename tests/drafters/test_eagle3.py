@@ -180,7 +180,7 @@ def test_a_head_for_another_vocabulary_is_refused():
 
 
 def test_a_target_without_an_output_embedding_is_refused():
-    with pytest.raises(ModelError, match=r"no output embedding, or shares it .*tensor_parallel"):
+    with pytest.raises(ModelError, match="no output embedding"):
         read_eagle3(str(HEADS / "llama"), TargetInfo(V))
 
 

@@ -8,7 +8,7 @@ import torch
 from specdec_core.decoding import Decoder
 from specdec_core.interface import Drafter, ModelError
 from specdec_core.interface.settings import TargetConfig
-from specdec_core.models import LoadedModel, load_model, open_session, with_exact_shapes, wrap_model
+from specdec_core.models import LoadedModel, ModelSession, load_model, with_exact_shapes, wrap_model
 from specdec_core.models.run.forward import ModelForward
 from tests.tiny import tiny_model
 from tests.toys import CountingDrafter
@@ -38,7 +38,7 @@ def texts(loaded: LoadedModel, drafter: str | Drafter | None, gamma: int = 4) ->
 
 def logits(loaded: LoadedModel, *, drafted: bool) -> torch.Tensor:
     """The logits after a prompt and six tokens, which are read one by one, or as two drafts."""
-    session = open_session(loaded, 1, 30, None, vocab_size=loaded.vocab_size)
+    session = ModelSession(loaded, 1, 30, None, vocab_size=loaded.vocab_size)
     text = [7, 8, 9, 10, 11, 12]
     begin = [[*PROMPTS[0], text[0]]]
     if drafted:
@@ -85,11 +85,11 @@ def test_a_drafter_changes_no_shape_of_the_target_s_passes(monkeypatch) -> None:
 
 def test_rejected_tokens_and_other_rows_leave_no_trace() -> None:
     loaded = with_exact_shapes(target("llama"), 6)
-    session = open_session(loaded, 2, 30, None, vocab_size=loaded.vocab_size)
+    session = ModelSession(loaded, 2, 30, None, vocab_size=loaded.vocab_size)
     session.forward([PROMPTS[0], PROMPTS[1]], torch.tensor([[20, 21, 22], [23, 24, 0]]), [3, 2])
     session.rollback([len(PROMPTS[0]) + 1, len(PROMPTS[1])])
     found = session.forward([[30], [31]], torch.tensor([[32], [33]]))
-    plain = open_session(loaded, 2, 30, None, vocab_size=loaded.vocab_size)
+    plain = ModelSession(loaded, 2, 30, None, vocab_size=loaded.vocab_size)
     plain.forward([PROMPTS[0], PROMPTS[1]])
     plain.forward([[20], []])
     one = plain.forward([[30], [31]])

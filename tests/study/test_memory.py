@@ -8,7 +8,7 @@ from specdec_core.cli.main import app
 from specdec_core.decoding import Decoder
 from specdec_core.interface.errors import OutOfMemoryError
 from specdec_core.interface.trainer import NoProgress
-from specdec_core.models import ModelSession, load_model, open_session
+from specdec_core.models import ModelSession, load_model
 from specdec_core.study import load_study
 from specdec_core.study.memory import memory_needs
 from specdec_core.study.run.runner import run_study
@@ -63,7 +63,7 @@ def test_weights_and_caches_are_those_that_a_model_takes(study, name):
     assert plain.sequences == 4
     assert drafted.tokens == plain.tokens + 2
     source = [[5] * plain.tokens] * 4 if loaded.encoder_decoder else None
-    session = open_session(loaded, 4, plain.tokens, source, vocab_size=loaded.vocab_size)
+    session = ModelSession(loaded, 4, plain.tokens, source, vocab_size=loaded.vocab_size)
     session.forward([[5, 6, 7]] * 4)
     buffers = sum(buffer.nbytes for buffer in session._cache.buffers())
     if loaded.encoder_decoder:

@@ -81,8 +81,8 @@ def target_features(target: TargetInfo, drafter: str) -> TargetFeatures:
     """
     if target.features is None:
         raise ModelError(
-            f"drafter {drafter!r}: this target has no output embedding, or shares it with other processes "
-            "(tensor_parallel), so that its hidden states cannot be read. Choose another drafter."
+            f"drafter {drafter!r}: this target has no output embedding, so its hidden states cannot be read. "
+            "Choose another drafter."
         )
     return target.features
 

@@ -16,7 +16,7 @@ from specdec_core.decoding.row import Row
 from specdec_core.decoding.stopping import StopRule
 from specdec_core.interface import BatchInfo, Drafter, GammaController, ModelError, SessionInfo
 from specdec_core.interface.settings import GenerationSettings
-from specdec_core.models import LoadedModel, open_session
+from specdec_core.models import LoadedModel, ModelSession
 from specdec_core.sampling.generators import RowGenerators, row_seed
 from specdec_core.sampling.logits import LogitsToProbs
 
@@ -82,7 +82,7 @@ class BeamDecoder:
         if self.drafter is not None and self.gamma is not None:
             batch = BatchInfo(len(rows), levels, room, greedy=True)
             gamma = BeamGamma(self.gamma, levels, beams, width, batch, guard)
-        session = open_session(
+        session = ModelSession(
             self.target,
             len(rows),
             # The beams of a prompt may have no token in common.

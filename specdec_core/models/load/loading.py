@@ -19,7 +19,6 @@ from transformers import (
     AutoModelForSeq2SeqLM,
     PreTrainedModel,
 )
-from transformers.distributed import DistributedConfig
 
 from specdec_core.interface.errors import ModelError, unknown_name
 from specdec_core.interface.files import input_path
@@ -27,7 +26,6 @@ from specdec_core.interface.settings import AttentionName, check_attention
 from specdec_core.models.device import parse_device, parse_dtype
 from specdec_core.models.fast.compiling import compile_as_set
 from specdec_core.models.fast.packing import pack_as_set
-from specdec_core.models.fast.ranks import Share, check_sharing, sharing
 from specdec_core.models.features import features_of
 from specdec_core.models.load.adapter import (
     read_adapter,
@@ -77,13 +75,9 @@ def wrap_model(
     return probe_model(_wrapped(model, tokenizer, name or type(model).__name__, start_id=start_id))
 
 
-def _wrapped(
-    model: Any, tokenizer: Any, name: str, share: Share | None = None, start_id: int | None = None
-) -> LoadedModel:
+def _wrapped(model: Any, tokenizer: Any, name: str, start_id: int | None = None) -> LoadedModel:
     """Return a model with the properties that decoding needs; see `wrap_model`."""
     model = without_wrapper(model).eval()
-    if share is not None:
-        share.free_with(model)
     _check_usable(model, name)
     family = inspect_family(model)
     text_config = model.config.get_text_config(decoder=True)
@@ -104,10 +98,8 @@ def _wrapped(
         vocab_size=_vocab_size(head, text_config),
         eos_ids=read_eos_ids(name, generation, text_config),
         start_id=start if family.encoder_decoder else None,
-        # A share of the embeddings is of no use to drafters.
-        features=None if share is not None else features_of(model),
+        features=features_of(model),
         lock=nullcontext() if family.rotary_switch is None else RLock(),
-        share=share,
     )
 
 
@@ -150,7 +142,6 @@ def load_model(
     attn_implementation: str | None = None,
     quantization_config: Any = None,
     adapter: str | Path | None = None,
-    tensor_parallel: int | None = None,
     trust_remote_code: bool = False,
     packed: bool | Literal["auto", "int8"] = "auto",
     compile: bool | Literal["auto"] = "auto",  # noqa: A002  (as in a study)
@@ -173,8 +164,6 @@ def load_model(
             default.
         quantization_config: A quantization config of transformers, or a mapping as in a study.
         adapter: A PEFT adapter, a folder or a hub name; merged into the weights unless they are quantized.
-        tensor_parallel: Share the weights among this number of processes, started by torchrun. It returns on rank
-            0 alone: the others compute their share until rank 0 ends, and then end, too. Needs accelerate.
         trust_remote_code: Run code from the model's repository.
         packed: Pack the weights for a CPU; see `pack`. `auto` packs where that works and memory allows;
             `int8` rounds the weights to 8 bits (see `quantize`).
@@ -187,41 +176,31 @@ def load_model(
             work or needs a package that is not installed.
     """
     _check_devices(device, device_map, max_memory, offload_folder)
-    alone: dict[str, Any] = {"device": device, "device_map": device_map, "adapter": adapter, "packed": packed}
-    alone |= {"compile": compile, "exact_shapes": exact_shapes}
-    check_sharing(tensor_parallel, **alone, quantization_config=quantization_config)
-    told: dict[str, Any] = {"model": str(model), "dtype": dtype, "revision": revision, "subfolder": subfolder}
-    told |= {"attn_implementation": attn_implementation, "tensor_parallel": tensor_parallel}
-    told |= {"trust_remote_code": trust_remote_code, "folder": folder.absolute()}
-    with sharing(tensor_parallel, told) as share:
-        location, options = locate(str(model), folder, subfolder, trust_remote_code=trust_remote_code)
-        if revision is not None:
-            options["revision"] = revision
-        torch_device = parse_device(device)
-        torch_dtype = parse_dtype(dtype, torch_device)
-        found = None if adapter is None else read_adapter(str(adapter), folder)
-        _check_attention(attn_implementation, torch_device, torch_dtype)
-        memory = max_memory and {int(k) if str(k).isdecimal() else k: v for k, v in max_memory.items()}
-        offloaded = None if offload_folder is None else str(input_path(offload_folder, folder, ModelError))
-        settings: dict[str, Any] = {
-            "dtype": torch_dtype,
-            "device_map": device_map,
-            "max_memory": memory,
-            "offload_folder": offloaded,
-            "attn_implementation": attn_implementation,
-            "quantization_config": quantization_settings(quantization_config),
-            "distributed_config": None if tensor_parallel is None else DistributedConfig(tp_size=tensor_parallel),
-        }
-        loaded, placed = _read(str(model), location, options, settings, torch_device)
-        name = str(model)
-        if found is not None:
-            loaded = with_adapter(loaded, found)
-            name = f"{name} + {found.name}"
-        if not placed:
-            loaded = loaded.to(torch_device)
-        wrapped = _wrapped(loaded, read_tokenizer(location, options, subfolder), name, share)
-    if tensor_parallel is not None and share is None:
-        return wrapped  # rank 0 tests it, with all ranks
+    location, options = locate(str(model), folder, subfolder, trust_remote_code=trust_remote_code)
+    if revision is not None:
+        options["revision"] = revision
+    torch_device = parse_device(device)
+    torch_dtype = parse_dtype(dtype, torch_device)
+    found = None if adapter is None else read_adapter(str(adapter), folder)
+    _check_attention(attn_implementation, torch_device, torch_dtype)
+    memory = max_memory and {int(k) if str(k).isdecimal() else k: v for k, v in max_memory.items()}
+    offloaded = None if offload_folder is None else str(input_path(offload_folder, folder, ModelError))
+    settings: dict[str, Any] = {
+        "dtype": torch_dtype,
+        "device_map": device_map,
+        "max_memory": memory,
+        "offload_folder": offloaded,
+        "attn_implementation": attn_implementation,
+        "quantization_config": quantization_settings(quantization_config),
+    }
+    loaded, placed = _read(str(model), location, options, settings, torch_device)
+    name = str(model)
+    if found is not None:
+        loaded = with_adapter(loaded, found)
+        name = f"{name} + {found.name}"
+    if not placed:
+        loaded = loaded.to(torch_device)
+    wrapped = _wrapped(loaded, read_tokenizer(location, options, subfolder), name)
     return with_exact_shapes(compile_as_set(pack_as_set(probe_model(wrapped), packed), compile), exact_shapes)
 
 
@@ -256,7 +235,7 @@ def _read(
                 **options,
             )
     check_complete(model, info)
-    return loaded, "device_map" in given or "distributed_config" in given
+    return loaded, "device_map" in given
 
 
 def _auto_class(config: Any) -> Any:

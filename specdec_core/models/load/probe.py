@@ -16,9 +16,9 @@ from torch import Tensor
 
 from specdec_core.interface.errors import ModelError
 from specdec_core.models.device import inference_only
-from specdec_core.models.fast.tensor_parallel import open_session
 from specdec_core.models.load.checkpoint import check_complete, quiet_loading, without_progress_bar
 from specdec_core.models.loaded import TESTED_ATTENTION, LoadedModel, attention_of, inspect_family
+from specdec_core.models.run.model_session import ModelSession
 
 TESTED_FAMILIES = frozenset({"gpt2", "llama", "qwen3", "mistral", "gemma3_text", "t5", "bart"})
 """Values of `model_type` that the test suite compares with uncached forward passes."""
@@ -143,7 +143,7 @@ def _compare_with_uncached(loaded: LoadedModel, lengths: tuple[int, int]) -> str
         rows = [[loaded.start_id, *row] if longer else [loaded.start_id] for row in rows]
     rows = [[token % loaded.vocab_size for token in row] for row in rows]
     draft = torch.tensor([[11, 12, 13], [14, 15, 16]]) % loaded.vocab_size
-    session = open_session(loaded, 2, sum(lengths) + 9, sources)
+    session = ModelSession(loaded, 2, sum(lengths) + 9, sources)
     session.forward(rows, draft, (3, 1))
     session.rollback([len(rows[0]) + 1, len(rows[1])])
     committed = [rows[0] + [int(draft[0, 0]), 2], rows[1] + [2]]
@@ -172,7 +172,7 @@ def _tree_is_right(loaded: LoadedModel) -> bool:
     start = [loaded.start_id] if loaded.start_id is not None else list(range(3, 3 + _LONG[1]))
     row = [token % loaded.vocab_size for token in start]
     nodes, parents = torch.tensor([[11, 12, 13, 14, 15]]) % loaded.vocab_size, torch.tensor([[-1, -1, 0, 1, 3]])
-    session = open_session(loaded, 1, len(row) + 8, None if source is None else [source])
+    session = ModelSession(loaded, 1, len(row) + 8, None if source is None else [source])
     logits = session.forward([row], nodes, (5,), parents)[0]
     session.keep([[1, 3]])
     after = session.forward([[2]])[0, 0]
@@ -205,10 +205,6 @@ def uncached_logits(loaded: LoadedModel, tokens: Sequence[int], source: Sequence
         tokens: Input ids, of the decoder for an encoder-decoder model.
         source: Input ids of the encoder, for an encoder-decoder model.
     """
-    if loaded.share is not None:
-        with loaded.share.leader.lock:
-            loaded.share.leader.run("uncached", loaded.share.model, list(tokens), source and list(source))
-            return uncached_logits(replace(loaded, share=None), tokens, source)
     ids = torch.tensor([list(tokens)], device=loaded.device)
     if source is None:
         logits = loaded.model(input_ids=ids, use_cache=False).logits

@@ -18,7 +18,7 @@ from torch import Tensor
 from specdec_core.decoding import Decoder, Observer, Turn, answers
 from specdec_core.interface import LAST_HIDDEN, AcceptanceResult, Proposal, StepReport
 from specdec_core.interface.settings import GenerationSettings, SamplingSettings
-from specdec_core.models import LoadedModel, inference_only, open_session
+from specdec_core.models import LoadedModel, ModelSession, inference_only
 from specdec_core.offline.record.format import RecordedText
 from specdec_core.verification import SpeculativeSampling
 
@@ -209,7 +209,7 @@ def forced_pass(
     """
     begin = list(prompt) if target.start_id is None else [target.start_id]
     sources = [list(prompt)] if target.encoder_decoder else None
-    session = open_session(target, 1, len(begin) + len(tokens), sources, hidden_layers=(*layers, LAST_HIDDEN))
+    session = ModelSession(target, 1, len(begin) + len(tokens), sources, hidden_layers=(*layers, LAST_HIDDEN))
     found, states = [], []
     for start in range(0, len(tokens), POSITIONS):
         # The token before each of these positions. The last token of the text is not read: it predicts nothing.

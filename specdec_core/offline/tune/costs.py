@@ -38,7 +38,6 @@ _AS_FAST = (
     "compile",
     "exact_shapes",
     "inflate",
-    "tensor_parallel",
 )
 """Settings of a target that decide how long its steps take, besides what `part_for` compares."""
 

@@ -158,8 +158,6 @@ class Task:
         }
         plain = {key: part.model_dump(mode="json") for key, part in parts.items()}
         plain["prompts"]["group"] = list(grouping_columns(self.prompts_config)) or None
-        if self.target.tensor_parallel is None:  # results without it stay as they were
-            del plain["target"]["tensor_parallel"]
         if self.generation.beams == 1:  # results without beams stay as they were
             for name in ("beams", *BEAM_SETTINGS):
                 del plain["generation"][name]
