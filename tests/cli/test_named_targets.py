@@ -30,7 +30,7 @@ def hub(monkeypatch):
     """The requests to the hub."""
     asked = []
 
-    def hub_options(model):
+    def hub_options(model, *_, **__):
         asked.append(model)
         raise ModelError(f"{model}: the hub was asked.")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import json
 import logging
 import os
@@ -13,9 +12,6 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 
-import specdec_core
-import specdec_drafters
-import specdec_plugins
 from specdec_core.interface import ModelError
 from specdec_core.models import load_model, load_vocabulary
 from specdec_core.testing.harness.tiny_target import random_model
@@ -213,28 +209,6 @@ def test_a_folder_with_code_is_refused_without_a_question(folder, load, what, mo
     (folder.folder / "own.py").write_text("raise SystemExit('code was run')")
     with pytest.raises(ModelError, match="contains custom code"):
         load(folder.folder)
-
-
-def test_models_configs_and_tokenizers_are_loaded_in_one_module():
-    found = set()
-    for package in (specdec_core, specdec_drafters, specdec_plugins):
-        root = Path(str(package.__file__)).parent
-        for path in root.rglob("*.py"):
-            text = path.read_text(encoding="utf-8")
-            for node in ast.walk(ast.parse(text)) if "from_pretrained" in text else ():
-                if isinstance(node, ast.Attribute) and node.attr == "from_pretrained":
-                    found.add((path.name, ast.unparse(node)))
-    assert found == {
-        ("loading.py", "AutoConfig.from_pretrained"),
-        ("model_outline.py", "AutoConfig.from_pretrained"),
-        ("model_outline.py", "GenerationConfig.from_pretrained"),  # numbers only
-        ("device.py", "AutoConfig.from_pretrained"),  # numbers only, for a forecast
-        ("locate.py", "AutoTokenizer.from_pretrained"),
-        ("loading.py", "auto_class.from_pretrained"),
-        ("probe.py", "type(model).from_pretrained"),  # weights in memory, no file
-        ("adapter.py", "PeftConfig.from_pretrained"),
-        ("adapter.py", "PeftModel.from_pretrained"),
-    }
 
 
 @pytest.mark.parametrize("settings", [{"num_hidden_layers": 10**7}, {"vocab_size": 10**9}, {"hidden_size": 10**8}])

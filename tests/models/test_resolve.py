@@ -7,7 +7,7 @@ import json
 import pytest
 
 from specdec_core.interface import ModelError
-from specdec_core.models import load_model
+from specdec_core.models import load_model, load_vocabulary
 from specdec_core.models.load.resolve import has_encoder, hub_options, model_folder
 from tests.tiny import ENCODER_DECODER, FAMILIES, tiny_model
 
@@ -84,3 +84,22 @@ def test_a_hub_out_of_reach_is_asked_once(tmp_path, monkeypatch):
     assert asked == ["owner/name"]
     (tmp_path / "models--owner--name" / "snapshots").mkdir(parents=True)
     assert hub_options("owner/name") == {"local_files_only": True}
+
+
+def test_a_model_whose_files_are_cached_is_loaded_without_asking_the_hub(tmp_path, monkeypatch):
+    def asked(*_, **__):
+        pytest.fail("the hub was asked")
+
+    cache = tmp_path / "models--owner--name"
+    snapshot = cache / "snapshots" / ("0" * 40)
+    tiny_model("llama", vocab=4096).save_pretrained(snapshot)
+    load_vocabulary("builtin:target")[0].save_pretrained(snapshot)
+    (cache / "refs").mkdir()
+    (cache / "refs" / "main").write_text(snapshot.name)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr("huggingface_hub.HfApi.model_info", asked)
+    monkeypatch.setattr("huggingface_hub.file_download.get_hf_file_metadata", asked)
+    assert load_model("owner/name").tokenizer is not None
+    (snapshot / "model.safetensors").unlink()
+    with pytest.raises(pytest.fail.Exception, match="asked"):
+        load_model("owner/name")

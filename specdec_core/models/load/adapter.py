@@ -146,10 +146,10 @@ def adapter_folder(adapter: str, folder: Path = Path()) -> Path:
     Raises:
         ModelError: The folder does not exist, or it holds no adapter, or no safetensors.
     """
-    path = model_folder(adapter, folder)
+    path, files = model_folder(adapter, folder), (_CONFIG, _WEIGHTS)
     if path is None:
-        path = downloaded(adapter, allow_patterns=[_CONFIG, _WEIGHTS], **hub_options(adapter))
-    for name in (_CONFIG, _WEIGHTS):
+        path = downloaded(adapter, allow_patterns=files, **hub_options(adapter, files=files))
+    for name in files:
         if not (path / name).is_file():
             raise ModelError(
                 f"{adapter}: this adapter has no {name}. Pass what PeftModel.save_pretrained() wrote; weights are "

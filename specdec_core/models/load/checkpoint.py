@@ -91,7 +91,7 @@ def find_file(location: str, name: str, options: Mapping[str, Any]) -> Path | No
     Raises:
         OSError: The hub cannot be reached.
     """
-    source = {key: options[key] for key in ("revision", "subfolder") if key in options}
+    source = {key: options[key] for key in ("revision", "subfolder", "local_files_only") if key in options}
     path = cached_file(location, name, **source, _raise_exceptions_for_missing_entries=False)
     return None if path is None else Path(path)
 

@@ -176,9 +176,7 @@ def load_model(
             work or needs a package that is not installed.
     """
     _check_devices(device, device_map, max_memory, offload_folder)
-    location, options = locate(str(model), folder, subfolder, trust_remote_code=trust_remote_code)
-    if revision is not None:
-        options["revision"] = revision
+    location, options = locate(str(model), folder, subfolder, revision, trust_remote_code=trust_remote_code)
     torch_device = parse_device(device)
     torch_dtype = parse_dtype(dtype, torch_device)
     found = None if adapter is None else read_adapter(str(adapter), folder)

@@ -12,18 +12,25 @@ from transformers import AutoTokenizer
 
 from specdec_core.interface.errors import ModelError, SpecdecError
 from specdec_core.models.load.adapter import refuse_adapter_folder
-from specdec_core.models.load.resolve import hub_options, model_folder
+from specdec_core.models.load.resolve import TOKENIZER_FILES, hub_options, model_folder
 
 
 def locate(
-    model: str, folder: Path, subfolder: str | None = None, *, trust_remote_code: bool = False
+    model: str,
+    folder: Path,
+    subfolder: str | None = None,
+    revision: str | None = None,
+    *,
+    trust_remote_code: bool = False,
 ) -> tuple[str, dict[str, Any]]:
     """Return the arguments for `from_pretrained`: an absolute folder or a hub name, and the options for it."""
     # Always given: without it, transformers asks the user.
     options: dict[str, Any] = {"trust_remote_code": trust_remote_code}
+    if revision is not None:
+        options["revision"] = revision
     location = model_folder(model, folder)
     if location is None:
-        options |= hub_options(model)
+        options |= hub_options(model, revision, subfolder)
         return model, options if subfolder is None else {**options, "subfolder": subfolder}
     path = location / (subfolder or "")
     refuse_adapter_folder(model, path)
@@ -77,15 +84,12 @@ def _first_sentence(error: Exception) -> str:
     return " ".join(lines[: 2 if lines[0].endswith(":") else 1])
 
 
-_TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "spiece.model", "vocab.json", "vocab.txt")
-
-
 def read_tokenizer(location: str, options: Mapping[str, Any], subfolder: str | None = None) -> Any:
     """Return a model's tokenizer, or None. That of a model in a subfolder may be in the folder around it."""
     if Path(location).is_dir():
         around = [] if subfolder is None else [Path(location).parents[len(Path(subfolder).parts) - 1]]
         for folder in (Path(location), *around):
-            if any((folder / name).is_file() for name in _TOKENIZER_FILES):
+            if any((folder / name).is_file() for name in TOKENIZER_FILES):
                 return _load_tokenizer(str(folder), options)
         # A model without a tokenizer decodes token ids. For some families, AutoTokenizer would return an empty
         # one.

@@ -48,9 +48,7 @@ def load_outline(
     Raises:
         ModelError: The folder, its config or its tokenizer cannot be read.
     """
-    location, options = locate(str(model), folder, subfolder)
-    if revision is not None:
-        options["revision"] = revision
+    location, options = locate(str(model), folder, subfolder, revision)
     with reading_model(str(model), location):
         config = AutoConfig.from_pretrained(location, **options)
         text_config = config.get_text_config(decoder=True)

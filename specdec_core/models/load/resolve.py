@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,9 @@ _DECODER_ONLY_SUFFIXES = ("ForCausalLM", "LMHeadModel")
 """Suffixes of the class names of decoder-only models."""
 _CONFIGS = ("config.json", "adapter_config.json")
 """A folder with one of these holds a model or an adapter."""
+_INDEX = "model.safetensors.index.json"
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "spiece.model", "vocab.json", "vocab.txt")
+"""A folder with one of these holds a tokenizer."""
 _HUB_SECONDS = 10.0
 """How long the hub may take to answer."""
 _MAX_CONFIG = 10_000_000
@@ -121,13 +125,19 @@ def _is_cached(model: str) -> bool:
     return (Path(constants.HF_HUB_CACHE) / f"models--{model.replace('/', '--')}" / "snapshots").is_dir()
 
 
-def hub_options(model: str) -> dict[str, Any]:
-    """Return the options with which a hub model is loaded: files of this machine only, if the hub is out of reach.
+def hub_options(
+    model: str, revision: str | None = None, subfolder: str | None = None, files: Sequence[str] = ()
+) -> dict[str, Any]:
+    """Return the options with which a hub model is loaded: files of this machine only, if it has all of them.
 
-    One request tells, where loading would try for more than a minute.
+    Files of this machine are used as they are, without a request; `hf download` renews them. If the hub is out of
+    reach, one request tells, where loading would try for more than a minute.
 
     Args:
         model: The name on the hub.
+        revision: Branch, tag or commit.
+        subfolder: Folder of the model within it.
+        files: The files that loading needs; by default those of a model with its weights and a tokenizer.
 
     Raises:
         ModelError: The hub cannot be reached, and the model is not in its cache.
@@ -135,6 +145,8 @@ def hub_options(model: str) -> dict[str, Any]:
     from huggingface_hub import HfApi
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 
+    if _all_cached(model, revision, subfolder, files):
+        return {"local_files_only": True}
     try:
         HfApi().model_info(model, timeout=_HUB_SECONDS)
     except (HfHubHTTPError, HFValidationError):
@@ -147,6 +159,25 @@ def hub_options(model: str) -> dict[str, Any]:
             f"({exception_text(error)}). Check the name and the network (HF_HUB_OFFLINE?)."
         ) from error
     return {}
+
+
+def _all_cached(model: str, revision: str | None, subfolder: str | None, files: Sequence[str]) -> bool:
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
+
+    try:
+        cached = Path(snapshot_download(model, revision=revision, local_files_only=True))
+    except (LocalEntryNotFoundError, HFValidationError):
+        return False
+    folder = cached / (subfolder or "")
+    if files:
+        return all((folder / name).is_file() for name in files)
+    try:
+        shards = json.loads((folder / _INDEX).read_text(encoding="utf-8"))["weight_map"].values()
+    except (OSError, ValueError, LookupError, AttributeError):
+        shards = ["model.safetensors"]
+    tokenizer = any((path / name).is_file() for path in (folder, cached) for name in TOKENIZER_FILES)
+    return tokenizer and all((folder / str(name)).is_file() for name in ("config.json", *shards))
 
 
 def has_encoder(model: str | Path, folder: Path = Path(), subfolder: str | None = None) -> bool | None:
