@@ -26,7 +26,7 @@ from specdec_core.decoding import Metrics
 from specdec_core.models import LoadedModel, ModelSession
 from specdec_core.study.config.prompts import PromptText, read_prompts
 from specdec_core.study.config.schema import PromptsConfig
-from specdec_core.study.report.quality.scores import score
+from specdec_core.study.report.quality import score
 
 DRAFTER = {"name": "transformer", "model": "builtin:t5-drafter"}
 

@@ -30,8 +30,6 @@ StudyLike: TypeAlias = Study | Path | str | Mapping[str, Any]
 
 _WIDTH = 200
 """Width of the printed tables."""
-_MOST_PAIRS = 6
-"""Pairs of runs whose differences by group are printed."""
 
 
 @dataclass(frozen=True)
@@ -109,12 +107,7 @@ class Comparison:
 
     def printed(self) -> Iterator[RenderableType]:
         """Yield what `specdec compare` prints: for each task its tables, the verdict and the diagnoses."""
-        from specdec_core.study.report.groups.tables import (
-            findings,
-            matrix_tables,
-            nothing_known,
-            quality_by_group,
-        )
+        from specdec_core.study.report.groups import group_tables
         from specdec_core.study.report.layout import Prose, for_terminal
         from specdec_core.study.report.tables import diagnoses, quality_table, results_table
 
@@ -125,9 +118,7 @@ class Comparison:
             yield Prose(f"Verdict: {found.answer}", "bold")
             yield from (Prose(line, "red") for line in (*found.failures, *found.departures))
             yield from (Prose(f"Warning: {line}", "yellow") for line in found.warnings)
-            yield from map(for_terminal, [*matrix_tables(task), *filter(None, [quality_by_group(task)])])
-            by_group = [*findings(task, _MOST_PAIRS), *filter(None, [nothing_known(task)])]
-            yield from map(Prose, ("", *by_group) if by_group else ())
+            yield from map(for_terminal, group_tables(task))
             if lines := diagnoses(task):
                 yield from map(Prose, ("", *lines))
 

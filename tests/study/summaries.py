@@ -58,6 +58,7 @@ BASE = {
     "seed": 7,
     "device": "cpu (a small one)",
     "failures": (),
+    "groups": (),
     "notes": (),
     "versions": {"specdec": "0.1.0", "torch": "2.13"},
 }

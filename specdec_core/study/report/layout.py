@@ -51,10 +51,12 @@ class Row:
     Attributes:
         cells: The text of each cell.
         style: Of the row, such as "dim" for the baseline and "red" for a failed run.
+        shades: How strongly each cell is colored in the report, from 0; empty if none is.
     """
 
     cells: tuple[str, ...]
     style: str = ""
+    shades: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)

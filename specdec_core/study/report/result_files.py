@@ -159,7 +159,7 @@ def _columns(prefix: str, values: Mapping[str, Any], *, nested: bool) -> dict[st
 
 def table_rows(line: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return what `summary.csv` has of a line of `results.jsonl`: a row for the run, and one for each group."""
-    if "groups" not in line:
+    if not line.get("groups"):
         return [_cells(line)]
     own = {name: line[name] for name in ("task", "name", "drafter", "gamma")}
     groups = [{**own, **one, "group": group_label(one["group"])} for one in line["groups"]]

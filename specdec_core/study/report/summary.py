@@ -21,9 +21,8 @@ from specdec_core.study.report.expectation import (
     verify_cost,
 )
 from specdec_core.study.report.forecast import Forecast, with_forecasts
-from specdec_core.study.report.groups.figures import GroupSummary, summarize_groups
-from specdec_core.study.report.groups.requests import with_requests
-from specdec_core.study.report.quality import assess_repeats
+from specdec_core.study.report.groups import GroupSummary, summarize_groups
+from specdec_core.study.report.quality import assess
 from specdec_core.study.report.requests import run_requests
 from specdec_core.study.report.run_fields import ReplayedOn, RunCounts, RunExpectation, RunRequests, RunSpeed
 from specdec_core.study.report.uneven import uneven_calls
@@ -160,10 +159,7 @@ def _of_task(result: StudyResult, task: Task) -> list[RunSummary]:
         speeds=(config.batch_size == 1 or not config.auto_find_batch_size)
         and not any(one.engine and max(one.engine.concurrency, config.batch_size) > 1 for one in task.runs),
     )
-    runs = {name: result.of_run(task, name) for name in groups}
-    baseline = runs.get(BASELINE, {})
-    full = {name: with_requests(own, task.prompts, runs[name], baseline) for name, own in groups.items()}
-    return [replace(one, groups=tuple(full.get(one.name, ()))) for one in summaries]
+    return [replace(one, groups=groups.get(one.name, ())) for one in summaries]
 
 
 class _TaskMetrics:
@@ -235,7 +231,7 @@ def _summary(result: StudyResult, run: Run, measured: _TaskMetrics) -> RunSummar
     # The baseline does not differ from itself, and greedy outputs are compared exactly: there is nothing to test.
     untested = run.name == BASELINE or task.sampling.greedy
     # No run of a replay has outputs.
-    quality = None if replayed else assess_repeats(outputs, others, references, greedy=untested)
+    quality = None if replayed else assess(outputs, others, references, greedy=untested)
     return RunSummary(
         task=task.name,
         name=run.name,

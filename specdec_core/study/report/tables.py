@@ -11,7 +11,7 @@ from specdec_core.study.config.study import BASELINE
 from specdec_core.study.report.certainty import certainty_notes, few_steps, few_verified, marked, untimed
 from specdec_core.study.report.formats import UNKNOWN, number, rate, share, with_spread
 from specdec_core.study.report.layout import Column, ReportTable, Row
-from specdec_core.study.report.quality import holm
+from specdec_core.study.report.paired import adjusted
 from specdec_core.study.report.replayed import replay_of
 
 if TYPE_CHECKING:
@@ -127,9 +127,9 @@ def quality_table(summaries: Sequence[RunSummary]) -> ReportTable | None:
         return None
     tested = any(quality["differences"] for _, quality in scored)
     found = [quality["differences"].get(TESTED.lower()) for _, quality in scored]
-    adjusted = holm([None if one is None else one["p"] for one in found])
+    p_values = adjusted([None if one is None else one["p"] for one in found])
     rows = []
-    for (summary, quality), difference, p in zip(scored, found, adjusted, strict=True):
+    for (summary, quality), difference, p in zip(scored, found, p_values, strict=True):
         cells = [summary.name, *(number(quality[name], 1) for name in SCORES), share(quality["exact"])]
         if tested:
             # The baseline is what the others are compared with.
@@ -181,7 +181,7 @@ _TEST = (
     Column(
         "p",
         spare=1,
-        note="p: probability of a difference this large by chance, adjusted for the number of runs (Holm).",
+        note="p: probability of a difference this large by chance, adjusted for the number of runs.",
     ),
 )
 

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import takewhile
+from statistics import mode
 from typing import TYPE_CHECKING
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -17,16 +19,8 @@ from specdec_core.study.config.study import BASELINE
 from specdec_core.study.report.certainty import untimed
 from specdec_core.study.report.expectation import MIN_COUNT
 from specdec_core.study.report.formats import visible
-from specdec_core.study.report.groups.tables import (
-    difference_tables,
-    findings,
-    matrices,
-    matrix_notes,
-    nothing_known,
-    quality_by_group,
-)
+from specdec_core.study.report.groups import difference_table, group_tables
 from specdec_core.study.report.html import charts
-from specdec_core.study.report.html.heat_map import heat_map, prompt_groups, trace
 from specdec_core.study.report.html.traces import run_traces
 from specdec_core.study.report.replayed import replay_line, replay_of
 from specdec_core.study.report.tables import by_task, quality_table, request_table, results_table
@@ -34,6 +28,7 @@ from specdec_core.study.report.verdict import verdict
 from specdec_core.trace import figure as trace_figures
 
 if TYPE_CHECKING:
+    from specdec_core.study.config.grouping import Group
     from specdec_core.study.config.prompts import PromptText
     from specdec_core.study.report.quality import Output
     from specdec_core.study.report.result_files import Outputs, Traces
@@ -42,7 +37,7 @@ if TYPE_CHECKING:
 SCOPE = "specdec-report"
 """Class of the element that holds a report in a notebook."""
 MAX_PROMPTS = 5
-"""Prompts of a task whose outputs are shown."""
+"""Prompts of a task, or of each group, whose outputs are shown."""
 _MAX_PROMPT, _MAX_OUTPUT = 600, 3000
 """Characters of a prompt or reference, and of an output, that are shown."""
 
@@ -172,7 +167,7 @@ class _Section:
     ) -> None:
         self.number = number
         self.runs = runs
-        self.prompts = prompts[:MAX_PROMPTS]
+        self.prompts = _shown(prompts)
         self._written = {run.name: outputs.get((run.task, run.name), ()) for run in runs}
         self.traces = run_traces(runs, traces or {}, number, [prompt.id for prompt in prompts])
         self.name = runs[0].task
@@ -188,22 +183,9 @@ class _Section:
         self.results = results_table(runs)
         self.requests = request_table(runs)
         self.quality = quality_table(runs)
-        self._by_group(prompts)
+        self.by_group = group_tables(runs)
+        self.differences = difference_table(runs)
         self.diagnosed = [one for one in runs if one.expected.diagnosis is not None]
-
-    def _by_group(self, prompts: Sequence[PromptText]) -> None:
-        """Set what is shown of groups of prompts."""
-        grouped = [one for one in self.runs if one.groups]
-        names = [one.name for one in self.runs]
-        found = matrices(grouped)
-        self.all_prompts = prompts
-        self.heat_maps = [heat_map(one, self.number, names) for one in found]
-        self.group_notes = [*(matrix_notes(found) if found else ()), *filter(None, [nothing_known(grouped)])]
-        self.findings = findings(grouped)
-        self.differences = difference_tables(grouped)
-        self.quality_by_group = quality_by_group(grouped)
-        groups = [one.group for one in grouped[0].groups] if grouped and prompts else []
-        self.prompt_groups = prompt_groups(prompts, groups, self.number)
 
     @property
     def caption(self) -> str:
@@ -243,14 +225,6 @@ class _Section:
         runs = [one.config["run"] for one in self.runs if one.name != BASELINE]
         return json.dumps(runs, indent=2, ensure_ascii=False)
 
-    def efficiency(self, run: RunSummary, index: int) -> str:
-        """Return the tokens per step of a run for a prompt; empty if they are not known."""
-        own = self._written[run.name][index : index + 1]
-        if not own or own[0].metrics is None or not own[0].metrics.steps:
-            return ""
-        tokens, steps = len(own[0].tokens), own[0].metrics.steps
-        return f"{tokens / steps:.2f} ({tokens}/{steps})"
-
     def outputs(self, index: int) -> Iterator[tuple[str, bool, str, str, str, str]]:
         """Yield the outputs for a prompt, the baseline first; runs that did not finish it are left out.
 
@@ -276,7 +250,28 @@ class _Section:
                 shared = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
                 text, rest = text[:shared], _cut(text[shared:], _MAX_OUTPUT) or " [ends here]"
             anchor = anchors.get(run.name, "")
-            yield run.name, same, _cut(text, _MAX_OUTPUT), rest, trace(output.metrics), anchor
+            yield run.name, same, _cut(text, _MAX_OUTPUT), rest, _accepted(output), anchor
+
+
+def _shown(prompts: Sequence[PromptText]) -> dict[int, PromptText]:
+    """Return the first prompts of each group by their numbers, from 0."""
+    counted: Counter[Group] = Counter()
+    found = {}
+    for number, prompt in enumerate(prompts):
+        counted[prompt.group] += 1
+        if counted[prompt.group] <= MAX_PROMPTS:
+            found[number] = prompt
+    return found
+
+
+def _accepted(output: Output) -> str:
+    """Return how many tokens of each draft were accepted; a draft of an unusual length has it behind a slash."""
+    if output.metrics is None or not output.metrics.per_step_drafted:
+        return ""
+    usual = mode(output.metrics.per_step_drafted)
+    pairs = zip(output.metrics.per_step_accepted, output.metrics.per_step_drafted, strict=True)
+    steps = " ".join(str(n) if drafted == usual else f"{n}/{drafted}" for n, drafted in pairs)
+    return f"Accepted of each draft of {usual}: {_cut(steps, _MAX_OUTPUT)}"
 
 
 def _text(output: Output) -> str:

@@ -1,1 +1,0 @@
-"""Results by group of prompts: figures with intervals, tables, and tested differences between runs."""
