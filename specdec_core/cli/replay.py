@@ -125,7 +125,7 @@ def _default_drafters(record: str, quiet: bool) -> Sequence[DrafterLike]:
     """Return the installed drafters that can be replayed without the target, and say why the others cannot."""
     from specdec_core.offline.record import read_record
 
-    drafters, left_out = default_drafters(read_record(record), with_target=False)
+    drafters, left_out = default_drafters(read_record(record))
     for name, reason in {} if quiet else left_out.items():
         error_console().print(f"left out: {name}: {reason}", soft_wrap=True)
     return drafters

@@ -144,8 +144,8 @@ class HookSpecs:
         - an n-gram model: `ITEM.arpa`;
         - prompts: `ITEM.jsonl`.
 
-        A file `drafters.json` in the folder itself tells `specdec tune` which settings to try where no study names
-        any: for a target (of any collection, or of the hub), settings by the name of the drafter.
+        A file `drafters.json` in the folder itself tells `specdec replay` which settings to try where none are
+        named: for a target (of any collection, or of the hub), settings by the name of the drafter.
 
             {"toys:target": {"transformer": {"model": "toys:drafter"}}}
 

@@ -27,12 +27,7 @@ MODULES = [
     "specdec_core.measurement.estimate",
     "specdec_core.theory",
     "specdec_core.theory.divergence",
-    "specdec_core.offline.tune.elimination",
-    "specdec_core.offline.tune",
     "specdec_core.offline.candidate_runs",
-    "specdec_core.offline.tune.race",
-    "specdec_core.offline.tune.tuning_result",
-    "specdec_core.offline.tune.winning_study",
 ]
 """They may import numpy, but no library for models, figures or scores."""
 

@@ -90,15 +90,6 @@ def test_a_replay_names_the_drafter_and_no_run_of_a_study(drafter):
     assert "runs[0]" not in message
 
 
-def test_tuning_names_no_run_of_a_study_that_nobody_wrote():
-    from specdec_core.offline.candidate_runs import default_study
-    from specdec_core.offline.record import read_record
-
-    _, left_out = default_study(read_record("builtin:code"))
-    assert left_out["dflash"].startswith("missing key 'model'; write")
-    assert not any("runs[" in reason for reason in left_out.values())
-
-
 @pytest.mark.parametrize("option", ["--gamma=4", "--lenience=0.5", "--rule=block", "--draft-beams=4"])
 def test_options_about_drafts_need_a_drafter(option):
     name = option.partition("=")[0]
@@ -185,7 +176,6 @@ for arguments in [
     ["compare", "study.yaml", "--output", "out"],
     ["replay", "builtin:code", "prompt-copy", "--output", "out"],
     ["record", "study.yaml", "--output", "out"],
-    ["tune", "study.yaml", "--output", "best.yaml"],
     ["measure", "study.yaml", "--output", "measured.json"],
     ["train", "ngram", "--ids", "ids.txt", "--output", "new/ngrams.arpa"],
 ]:
@@ -200,7 +190,7 @@ for arguments in [
 def test_a_folder_in_use_is_named_before_torch_is_loaded(tmp_path):
     (tmp_path / "study.yaml").write_text(STUDY)
     made = [exclusive_output(tmp_path / name, "one") for name in ("measured.json", "new/ngrams.arpa")]
-    with exclusive_lock(tmp_path / "out"), exclusive_lock(tmp_path / "best-tune"), made[0], made[1]:
+    with exclusive_lock(tmp_path / "out"), made[0], made[1]:
         done = subprocess.run(
             [sys.executable, "-c", IN_USE], cwd=tmp_path, stderr=subprocess.PIPE, text=True, check=False
         )

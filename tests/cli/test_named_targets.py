@@ -12,7 +12,6 @@ from specdec_core.interface.errors import ModelError
 from specdec_core.offline.record.recording import RecordOptions, record_study
 from specdec_core.study import load_study
 from tests.offline.replay.studies import study_of
-from tests.offline.tune.support import write_times
 from tests.study.toy_study import Recorder
 
 EVIL = "evil/model"
@@ -65,8 +64,6 @@ def run(*arguments):
 
 
 COMMANDS = {
-    "tune": ("tune", "r", "--no-confirm"),
-    "tune --record": ("tune", "--record", "r", "--no-confirm"),
     "timings": ("record", "--timings", "--output", "r"),
     "replay": ("replay", "r", "early-exit"),
 }
@@ -102,16 +99,6 @@ def test_a_study_names_its_target(record, hub, tmp_path):
         assert set(hub) == {EVIL}
     hub.clear()
     assert f"--target {EVIL}" in run("replay", "r", "runs.yaml")  # its target is that of the record
-    assert hub == []
-
-
-def test_without_the_target_other_drafters_are_tuned(record, hub, tmp_path):
-    record(model=EVIL)
-    times = write_times(tmp_path / "times.json", {"prompt-copy": ({"name": "prompt-copy"}, (0.0,) * 4)})
-    result = CliRunner().invoke(app, ["tune", "r", "--no-confirm", "--machine", str(times), "--task", "greedy"])
-    assert "prompt-copy" in result.output
-    assert hub == []
-    run("tune", "r", "--machine", times)  # the finalists would be timed live
     assert hub == []
 
 

@@ -70,7 +70,7 @@ SMALLER = {
     " --set target=builtin:target",
     r"^measure ": "--tokens 16 --max-new-tokens 8 --gamma 2 --rows 1 --timings 1",
     r"^benchmarks/vs_llama_cpp": "--layers 1 --width 128 --repeats 1 --formats q8_0",
-    r"^tune examples/": "--set prompts.limit=2 --set generation.max_new_tokens=4 --set repeats=1 --finalists 1"
+    r"^tune examples/": "--set prompts.limit=2 --set generation.max_new_tokens=4 --set repeats=1 --best 1"
     " --set 'runs=[{drafter: prompt-copy, grid: {gamma: [1, 2]}}]'",
     r"^check .* -- ": "-k budget-respected",  # an option of pytest
     r"^check drafter": "--only budget-respected",
@@ -92,7 +92,6 @@ SMALLER = {
     r"^benchmarks/beams": "--prompts 1 --beams 2 --factors 1 --threads 1 --max-new-tokens 4 --repeats 1",
     r"^benchmarks/replay": "--only random --prompts 1 --seeds 1 --threads 1",
     r"^benchmarks/cluster": "--drafters prompt-copy --gammas 1 --repeats 1",
-    r"^benchmarks/tune": "--pairs t5 --prompts 2 --new-tokens 4 --repeats 1 --timings 1",
     r"^benchmarks/self_speculation": "--hidden 64 --layers 2 --vocab 64 --exits 1 --repeats 1 --threads 1",
     r"^benchmarks/packed": f"{BRIEF} --threads 1 --context 4 --drafted 0",
     r"^benchmarks/compiled": "--models builtin:drafter --repeats 1 --threads 1 --skip-processes",

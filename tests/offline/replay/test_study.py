@@ -486,7 +486,7 @@ def test_drafters_of_one_name_are_told_apart_by_their_settings():
 
 
 def test_the_drafters_that_can_be_tried_are_told_from_the_others(record, registry):
-    drafters, left_out = default_drafters(record, registry=registry, with_target=False)
+    drafters, left_out = default_drafters(record, registry)
     assert {"again", "prompt-copy", "random"} <= {one["name"] for one in drafters}
     assert {"transformer", "chain", "early-exit", "heads"} <= set(left_out)
 
