@@ -20,7 +20,6 @@ from specdec_core.cli.listing import plugins, schema, validate
 from specdec_core.cli.measure import measure
 from specdec_core.cli.new import new
 from specdec_core.cli.options.shared_options import INTERRUPTED, error_console
-from specdec_core.cli.profile import profile
 from specdec_core.cli.record import record
 from specdec_core.cli.replay import replay
 from specdec_core.cli.start import Stopped
@@ -145,7 +144,6 @@ for _command in (
     compare,
     record,
     replay,
-    profile,
     tune,
     measure,
     generate,

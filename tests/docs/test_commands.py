@@ -23,7 +23,6 @@ from specdec_core.cli.main import app
 from specdec_core.costs import StepCosts
 from specdec_core.interface import SpecdecError
 from specdec_core.measurement.measurement_file import DrafterMeasurement, Measurement, write_measurement
-from specdec_core.offline.profile import DraftCounts, Measured, speculation_profile, write_profile
 from tests.docs.pages import (
     PAGES,
     ROOT,
@@ -59,7 +58,6 @@ SMALLER = {
     r"^compare examples/self": f"{SMALL_STUDY} --set target=builtin:target",
     r"^compare ": SMALL_STUDY,
     r"^generate ": "--max-new-tokens 8",
-    r"^profile builtin:code .*transformer": "--gamma 1 --drafter prompt-copy",
     r"^record .*--import": "",
     r"^record llama": "--set generation.max_new_tokens=4",
     r"^record examples/": SMALL_RECORD,
@@ -166,8 +164,6 @@ def folder(tmp_path, monkeypatch, installed, hub):
     line = '{"prompt": "import os", "tokens": [11, 12], "logprobs": [-1.5, -0.5], "finish_reason": "length"}\n'
     (tmp_path / "log.jsonl").write_text(line, encoding="utf-8")
     (tmp_path / "prompt.txt").write_text("def main():", encoding="utf-8")
-    counts = DraftCounts(100.0, 90.0, (60.0, 30.0))
-    write_profile(speculation_profile(Measured({2: [counts]})), tmp_path / "speculation_profile.json")
     measured = DrafterMeasurement(name="prompt-copy", settings={}, acceptance=(), seconds=SECONDS, c=0.0)
     elsewhere = {"target": "builtin:target", "device": "cuda", "batch_size": 1, "seed": 0}
     measurement = Measurement(**elsewhere, sampling={}, versions={}, drafters=(measured,))

@@ -12,7 +12,6 @@ from specdec_core import compare, load_model
 from specdec_core.decoding import Decoder, row_seed
 from specdec_core.interface import ConfigError
 from specdec_core.interface.errors import OutOfMemoryError
-from specdec_core.offline.profile import measured_in_study, measured_on_record, speculation_profile
 from specdec_core.offline.record import read_record
 from specdec_core.offline.record.decode import forced_pass
 from specdec_core.offline.record.format import finished
@@ -249,8 +248,6 @@ def test_a_record_knows_the_groups_and_the_turns_of_its_prompts(study_of, tmp_pa
     assert found.rows[1].groups == named
     ids = ["80", "80 turn 2", "81", "82", "82 turn 2", "82 turn 3"]
     assert [one.id for one in found.study.tasks[0].prompts] == ids
-    profile = speculation_profile(measured_on_record(record, "prompt-lookup", max_gamma=3))
-    assert {name: one["num_requests"] for name, one in profile.per_category.items()} == {"x": 5, "y": 1}
 
     file = tmp_path / "record" / "part-0" / "prompts.jsonl"
     text = file.read_text()
@@ -285,11 +282,6 @@ def test_a_record_of_conversations_is_replayed_turn_by_turn(study_of, tmp_path):
     (baseline, lookup) = replayed.repeats.values()
     # Turns of a conversation resemble each other: intervals are over conversations.
     assert (lookup.replayed.texts, lookup.replayed.prompts) == (6, 3)
-    for measured in (
-        measured_in_study(tmp_path / "live"),
-        measured_on_record(record, "prompt-lookup", max_gamma=3),
-    ):
-        assert len({one.prompt for one in measured.by_gamma[3]}) == 3
     assert [list(one.tokens) for one in baseline.outputs] == live
     counted = compare(study_of(), progress=False).rows[1].counts
     assert (lookup.metrics.tokens, lookup.metrics.accepted) == (counted.tokens, counted.accepted)
