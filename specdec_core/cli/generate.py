@@ -24,7 +24,7 @@ from specdec_core.cli.options.study_options import TextOptions, given, grouped, 
 from specdec_core.cli.terminal.console import write_text
 from specdec_core.cli.terminal.trace import TraceView
 from specdec_core.interface.errors import ConfigError, PluginWarning, PromptError, reading
-from specdec_core.interface.files import check_output, open_text, writing_file
+from specdec_core.interface.files import check_output, writing_file
 from specdec_core.registry import default_registry
 from specdec_core.study import Run, Task
 from specdec_core.study.progress import TerminalProgress
@@ -208,7 +208,7 @@ def _text_of(prompt: str, file: Path | None) -> str:
     if file is not None and file.suffix == ".jsonl":
         raise PromptError(f"--file: {file} holds several prompts; read it with --prompts.")
     if file is not None:
-        with reading(file, PromptError, "a prompt"), open_text(file, _MAX_PROMPT) as opened:
+        with reading(file, PromptError, "a prompt"), file.open(encoding="utf-8-sig") as opened:
             text = opened.read()
     else:
         text = _standard_input() if prompt == "-" else _checked(prompt, "the prompt")

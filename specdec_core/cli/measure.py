@@ -33,7 +33,6 @@ from specdec_core.measurement.measurement_file import (
 )
 from specdec_core.registry import default_registry
 from specdec_core.study import Study, Task
-from specdec_core.study.run.folder import exclusive_output
 
 if TYPE_CHECKING:
     from specdec_core.measurement.measure import MeasureContext
@@ -138,10 +137,9 @@ def measure(
     if output is None:
         _measure(job, None, None, quiet, wide)
         return
-    with exclusive_output(output, "measurement"):
-        unfinished = None if overwrite else _unfinished(output)
-        check_output(output, overwrite or unfinished is not None)
-        _measure(job, output, unfinished, quiet, wide)
+    unfinished = None if overwrite else _unfinished(output)
+    check_output(output, overwrite or unfinished is not None)
+    _measure(job, output, unfinished, quiet, wide)
 
 
 _BESIDE = ("batch_size", "max_new_tokens", "seed")

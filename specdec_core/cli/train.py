@@ -2,8 +2,6 @@
 
 import textwrap
 from collections.abc import Mapping
-from contextlib import nullcontext
-from pathlib import Path
 from typing import Any
 
 import typer
@@ -15,7 +13,6 @@ from specdec_core.interface import PluginConfig, PluginSpec, TrainingReport
 from specdec_core.interface.errors import PluginError
 from specdec_core.registry import default_registry
 from specdec_core.study.progress import value_text
-from specdec_core.study.run.folder import exclusive_output
 
 
 class _TrainerGroup(TyperGroup):
@@ -59,9 +56,7 @@ def _about() -> None:
 def _train(spec: PluginSpec, given: Mapping[str, Any], quiet: bool) -> None:
     """Run a trainer with the given options."""
     config = read_options(spec, given)
-    output = getattr(config, "output", None)
-    lock = exclusive_output(output, "training") if isinstance(output, Path) else nullcontext()
-    with lock, shown_progress(quiet=quiet) as progress:
+    with shown_progress(quiet=quiet) as progress:
         try:
             progress.stage("loading torch and transformers")
             quieten_libraries()

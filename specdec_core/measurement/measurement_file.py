@@ -13,7 +13,7 @@ from specdec_core.costs import Forecast, StepCosts, forecast
 from specdec_core.costs.step_costs import Seconds
 from specdec_core.costs.workload import requested_seconds
 from specdec_core.interface.errors import ConfigError, reading, unknown_name
-from specdec_core.interface.files import open_input, writing_file
+from specdec_core.interface.files import writing_file
 
 if TYPE_CHECKING:
     from specdec_core.interface import PluginConfig
@@ -268,7 +268,7 @@ def read_measurement(path: Path) -> Measurement:
         ConfigError: If the file cannot be read, or is not a measurement.
     """
     try:
-        with reading(path, ConfigError, "a measurement"), open_input(path) as file:
+        with reading(path, ConfigError, "a measurement"), path.open("rb") as file:
             return Measurement.model_validate_json(file.read())
     except ValidationError as error:
         raise ConfigError(

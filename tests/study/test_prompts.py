@@ -121,8 +121,6 @@ def test_the_limit_stops_reading(lines):
     ("content", "message"),
     [
         (b'{"prompt": "a"}\n{"prompt": \n', r"p\.jsonl:2:\d+: invalid JSON"),
-        (b'{"prompt": ' + b"[" * 100_000 + b"}", r"p\.jsonl:1: this cannot be read as JSON"),
-        (b'{"prompt": "a\\ud800"}', r"p\.jsonl:1: this has half of a surrogate pair"),
         (b'{"text": "a"}\n', r'p\.jsonl:1: expected an object with a string "prompt" .*given the keys text\.'),
         (b"{}\n", r"p\.jsonl:1: expected an object .* given no keys"),
         (b'{"prompt": 3}\n', r"p\.jsonl:1: expected an object .* given a number as 'prompt'"),
@@ -231,7 +229,7 @@ def test_references_for_some_prompts_only(problems, without, said):
 def test_a_missing_file(tmp_path):
     with pytest.raises(PromptError, match="the file does not exist"):
         read_prompts(PromptsConfig(file="p.jsonl"), tmp_path)
-    with pytest.raises(PromptError, match="cannot be read"):
+    with pytest.raises(PromptError, match="does not tell the format"):
         read_prompts(PromptsConfig(file="."), tmp_path)
 
 

@@ -19,13 +19,11 @@ from torch import Tensor
 from transformers.utils import cached_file
 
 from specdec_core.interface import ModelError, TargetInfo
-from specdec_core.interface.files import open_input
 from specdec_core.models import model_folder
 from specdec_core.registry import shipped_file
 from specdec_drafters.common.weights_file import trained_for
 
 WEIGHTS = "model.safetensors"
-_MAX_CONFIG = 10_000_000
 """The most bytes of a config.json."""
 C = TypeVar("C", bound="SpeculatorConfig")
 
@@ -218,7 +216,7 @@ def _file(model: str, folder: Path | None, name: str) -> Path:
 
 def _read_json(path: Path) -> dict[str, Any]:
     try:
-        with open_input(path, _MAX_CONFIG) as file:
+        with path.open("rb") as file:
             read = json.load(file)
     except (OSError, ValueError, RecursionError) as error:
         raise ModelError(f"{path}: not readable as JSON ({error}). Copy the checkpoint again.") from error

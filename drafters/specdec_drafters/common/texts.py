@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from specdec_core.interface import ConfigError
 from specdec_core.interface.errors import reading
-from specdec_core.interface.files import input_path, open_input
+from specdec_core.interface.files import input_path
 from specdec_core.registry import shipped_file
 from specdec_drafters.common import BUILTIN_STDLIB
 
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 
 BUILTIN_STDLIB_BYTES = 4_000_000
-MAX_TEXT_BYTES = 16 << 30  # n-grams of a larger text would not fit into memory
 MAX_DIGITS = 9  # fits int32 and any vocabulary
 
 
@@ -44,7 +43,7 @@ def read_documents(text: str, folder: Path, max_bytes: int | None) -> list[str]:
     if text == BUILTIN_STDLIB:
         return _library_modules(max_bytes or BUILTIN_STDLIB_BYTES)
     path = input_path(text, folder)
-    with reading(path, ConfigError, "a text to count"), open_input(path, MAX_TEXT_BYTES) as file:
+    with reading(path, ConfigError, "a text to count"), path.open("rb") as file:
         raw = file.read(-1 if max_bytes is None else max_bytes)
         document = _decode(raw, cut=max_bytes is not None and len(raw) == max_bytes)
     if not document.strip():
@@ -68,7 +67,7 @@ def read_ids(path: Path) -> list[NDArray[np.int32]]:
     """
     import numpy as np  # not at the top: the settings of trainers import this module
 
-    with reading(path, ConfigError, "token ids"), open_input(path, MAX_TEXT_BYTES) as file:
+    with reading(path, ConfigError, "token ids"), path.open("rb") as file:
         lines = file.read().removesuffix(b"\n").split(b"\n")
     sentences = []
     for number, line in enumerate(lines, start=1):

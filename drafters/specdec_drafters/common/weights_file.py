@@ -15,7 +15,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from specdec_core.interface import ModelError, TargetFeatures
-from specdec_core.interface.files import input_path, open_input, writing_file
+from specdec_core.interface.files import input_path, writing_file
 from specdec_core.registry import shipped_file
 
 VERSION = 1
@@ -110,7 +110,7 @@ class WeightsFormat(Generic[C]):
             ModelError: The file is missing, truncated, of another kind, or of an unknown version.
         """
         try:
-            with open_input(path), safe_open(path, framework="pt") as file:
+            with safe_open(path, framework="pt") as file:
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  (no mapping)
                 header = (file.metadata() or {}).get(self.key)
         except FileNotFoundError as error:

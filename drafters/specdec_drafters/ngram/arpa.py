@@ -15,7 +15,6 @@ import numpy as np
 
 from specdec_core.interface import ConfigError
 from specdec_core.interface.errors import reading
-from specdec_core.interface.files import open_input
 from specdec_drafters.ngram.backoff_tables import SPECIAL_WORDS, Level, NgramTables, build_level, find_contexts
 from specdec_drafters.ngram.config import MAX_ORDER
 
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
 
 KENLM_BINARY = b"mmap lm http://kheafield.com/code"
 LN_10 = math.log(10.0)
-MAX_BYTES = 64 << 30
 MAX_DIGITS = 15
 COUNT = re.compile(r"\s*[0-9]{1,15}\s*")
 # Far beyond the -99 and -100 that SRILM and KenLM write for no probability at all. What is larger ends as infinity
@@ -75,7 +73,7 @@ class _ArpaReader:
         self._special = {word: vocab_size + index for index, word in enumerate(SPECIAL_WORDS)}
         self._ids = {name.encode(): id_ for id_, name in enumerate([*map(str, range(vocab_size)), *SPECIAL_WORDS])}
         try:
-            self._file = open_input(path, MAX_BYTES)
+            self._file = path.open("rb")
         except OSError as error:
             raise ConfigError(f"cannot read the ARPA file {path}: {error.strerror}.") from error
         self._lines: Iterator[bytes] = iter(self._file)

@@ -10,7 +10,7 @@ from typing import Any
 
 from specdec_core.interface import ConfigError
 from specdec_core.interface.errors import reading
-from specdec_core.interface.files import input_path, open_text
+from specdec_core.interface.files import input_path
 from specdec_core.models import LoadedModel
 
 
@@ -33,7 +33,7 @@ def read_pairs(path: Path, model: LoadedModel) -> list[Pair]:
         ConfigError: The file cannot be read or is empty, or a line is malformed; with its number.
     """
     path = input_path(path)
-    with reading(path, ConfigError, "JSON, one object per line"), open_text(path) as lines:
+    with reading(path, ConfigError, "JSON, one object per line"), path.open(encoding="utf-8-sig") as lines:
         pairs = list(_pairs(lines, str(path), model))
     if not pairs:
         raise ConfigError(f"--sources {path} is empty; give a file with one source per line.")

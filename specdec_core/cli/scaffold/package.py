@@ -27,8 +27,6 @@ STYLES: tuple[Style, ...] = ("deterministic", "autoregressive", "session")
 
 _NO_TEXT_IN_YAML = {"true", "false", "null", "yes", "no", "on", "off", "y", "n"}
 """Names that some version of YAML reads as booleans or null."""
-_MAX_LISTED = 5
-"""Maximum number of existing files that an error lists."""
 
 
 @dataclass(frozen=True)
@@ -120,28 +118,14 @@ def write_package(folder: Path, files: Sequence[File]) -> None:
     Raises:
         ConfigError: The folder cannot be written. Nothing was changed.
     """
-    _check_empty(folder)
-    check_output(folder, overwrite=False, folder_with="pyproject.toml")
+    check_output(folder, overwrite=True, folder_with="pyproject.toml")
+    if folder.is_dir() and any(folder.iterdir()):
+        raise ConfigError(f"output {folder} is not empty. Give another --output.")
     with writing_folder(folder) as temporary:
         for file in files:
             path = temporary / file.path
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(file.text, encoding="utf-8", newline="\n")
-
-
-def _check_empty(folder: Path) -> None:
-    try:
-        there = sorted(entry.name for entry in folder.iterdir())
-    except (FileNotFoundError, NotADirectoryError):
-        return  # check_output reports it
-    except OSError as error:
-        raise ConfigError(f"output {folder} cannot be read: {error.strerror}. Choose another --output.") from error
-    if there:
-        more = f" and {len(there) - _MAX_LISTED} more" if len(there) > _MAX_LISTED else ""
-        raise ConfigError(
-            f"output {folder} is not empty: it contains {', '.join(there[:_MAX_LISTED])}{more}. Nothing was "
-            "written; choose another --output."
-        )
 
 
 def _version_range(version: str) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from specdec_core.interface.errors import ModelError, did_you_mean, exception_text
-from specdec_core.interface.files import input_path, open_input
+from specdec_core.interface.files import input_path
 from specdec_core.registry import is_shipped, shipped_file
 
 _DECODER_ONLY_SUFFIXES = ("ForCausalLM", "LMHeadModel")
@@ -20,7 +20,6 @@ TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "spiece.model", "vocab.j
 """A folder with one of these holds a tokenizer."""
 _HUB_SECONDS = 10.0
 """How long the hub may take to answer."""
-_MAX_CONFIG = 10_000_000
 """The most bytes of a config.json."""
 
 
@@ -192,7 +191,7 @@ def has_encoder(model: str | Path, folder: Path = Path(), subfolder: str | None 
         path = model_folder(model, folder)
         if path is None:
             return None
-        with open_input(path / (subfolder or "") / "config.json", _MAX_CONFIG) as file:
+        with (path / (subfolder or "") / "config.json").open("rb") as file:
             config: Any = json.load(file)
         encoder_decoder, classes = config.get("is_encoder_decoder"), config.get("architectures")
     except (ModelError, OSError, ValueError, AttributeError, RecursionError):

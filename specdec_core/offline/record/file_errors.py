@@ -11,7 +11,6 @@ from pydantic import BaseModel, ValidationError
 from safetensors import SafetensorError, safe_open
 
 from specdec_core.interface.errors import ConfigError, shortened
-from specdec_core.interface.files import open_input
 
 VERSION = 1
 """Version of the format, `specdec_record` in the header and in each shard."""
@@ -38,7 +37,7 @@ def open_arrays(path: Path, framework: Literal["np", "pt"]) -> Iterator[Any]:
         ConfigError: It cannot be read, or is not such a file: a folder, a named pipe.
     """
     try:
-        with open_input(path), safe_open(path, framework=framework) as file:
+        with safe_open(path, framework=framework) as file:
             yield file
     except (OSError, SafetensorError) as error:
         raise damaged(path, str(getattr(error, "strerror", None) or error)) from error

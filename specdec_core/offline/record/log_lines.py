@@ -15,11 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from specdec_core.interface.errors import ConfigError, PromptError, reading, shortened
-from specdec_core.interface.files import open_text
 from specdec_core.interface.settings import SamplingSettings
 from specdec_core.study.config.prompt_columns import group_name
 
-_MAX_BYTES = 1 << 36
 """The most bytes of a file that is imported; it is read line by line."""
 _TOKEN_ID = re.compile(r"token_id:([0-9]{1,18})")
 """How vLLM spells a token with `return_tokens_as_token_ids`."""
@@ -83,7 +81,7 @@ def read_log(path: Path, sampling: SamplingSettings) -> Iterator[LoggedText]:
     Raises:
         ConfigError: The file cannot be read, or a line cannot be used; the message begins with file and line.
     """
-    with reading(path, ConfigError, "JSON lines"), open_text(path, _MAX_BYTES) as lines:
+    with reading(path, ConfigError, "JSON lines"), path.open(encoding="utf-8-sig") as lines:
         for number, line in enumerate(lines, start=1):
             if not line.strip():
                 continue

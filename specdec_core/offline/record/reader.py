@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 
 from specdec_core.interface.errors import ConfigError, reading
-from specdec_core.interface.files import input_path, open_input, open_text
+from specdec_core.interface.files import input_path
 from specdec_core.offline.record.file_errors import damaged, validated
 from specdec_core.offline.record.format import (
     HEADER,
@@ -27,7 +27,6 @@ FEATURES = "features.safetensors"
 """Name of the file with the target's embeddings."""
 PROMPTS = "prompts.jsonl"
 """Name of the file with the columns of a part's prompts, which imports without groups and old records lack."""
-_MAX_HEADER = 10_000_000
 """The most bytes of a header."""
 
 
@@ -68,7 +67,7 @@ class StoredPart:
         path = self.folder / PROMPTS
         if not path.exists():
             return ()
-        with reading(path, ConfigError, "the prompts of a record"), open_text(path) as lines:
+        with reading(path, ConfigError, "the prompts of a record"), path.open(encoding="utf-8-sig") as lines:
             found = tuple(
                 validated(PromptColumns, line, path, f"line {n}") for n, line in enumerate(lines, start=1)
             )
@@ -123,7 +122,7 @@ def read_header(folder: Path) -> RecordHeader:
         ConfigError: There is none, or it is damaged, or of another version.
     """
     path = folder / HEADER
-    with reading(path, ConfigError, "the header of a record"), open_input(path, _MAX_HEADER) as file:
+    with reading(path, ConfigError, "the header of a record"), path.open("rb") as file:
         return validated(RecordHeader, file.read(), path)
 
 

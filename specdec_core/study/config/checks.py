@@ -10,9 +10,9 @@ from specdec_core.models.load.model_requirements import unmet_requirements
 from specdec_core.models.load.resolve import has_encoder
 from specdec_core.models.load.vocabulary import local_vocabulary
 from specdec_core.registry import Registry, rule_problems
+from specdec_core.registry.nesting import Keys
 from specdec_core.study.config.schema import StudyConfig
 from specdec_core.study.config.study import BASELINE, Run, Task
-from specdec_core.study.config.yaml_source import Keys
 
 if TYPE_CHECKING:
     from specdec_core.interface import RuleConfig

@@ -14,7 +14,8 @@ from specdec_core.study.config.overrides import set_dotted
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from specdec_core.study.config.yaml_source import Document, Keys
+    from specdec_core.registry.nesting import Keys
+    from specdec_core.study.config.yaml_source import Document
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from specdec_core.registry import (
     dotted,
     nested_settings,
 )
+from specdec_core.registry.nesting import Keys
 from specdec_core.registry.validation_errors import MAX_PROBLEMS, Form
 from specdec_core.study.config.benchmarks import GENERATION, SAMPLING
 from specdec_core.study.config.checks import run_problems
@@ -28,7 +29,7 @@ from specdec_core.study.config.overrides import apply_overrides
 from specdec_core.study.config.prompts import PromptText, in_both, read_chat_template, read_prompts
 from specdec_core.study.config.schema import RunConfig, StudyConfig, TaskConfig, study_model
 from specdec_core.study.config.study import BASELINE, Run, RunLabels, Study, Task, controller_label, drafter_label
-from specdec_core.study.config.yaml_source import Document, Keys, document_of, read_document
+from specdec_core.study.config.yaml_source import Document, document_of, read_document
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from specdec_core.interface.errors import PromptError, reading
-from specdec_core.interface.files import input_path, open_input, open_text
+from specdec_core.interface.files import input_path
 
 if TYPE_CHECKING:
     from specdec_core.study.config.schema import PromptsConfig
@@ -51,8 +51,7 @@ def file_rows(path: Path, shuffle: int | None = None) -> Iterator[Row]:
     """
     suffix = path.suffix.lower()
     if suffix not in _READERS:
-        with reading(path, PromptError, "prompts"), open_input(path):
-            raise PromptError(f"{path}: its name does not tell the format. Give a file ending in {_LISTED}.")
+        raise PromptError(f"{path}: its name does not tell the format. Give a file ending in {_LISTED}.")
     rows = _READERS[suffix](path)
     if shuffle is None:
         yield from rows
@@ -116,7 +115,7 @@ def _without_progress_bars(datasets: Any) -> Iterator[None]:
 
 
 def _json_lines(path: Path) -> Iterator[Row]:
-    with reading(path, PromptError, "JSON, one object per line"), open_text(path) as lines:
+    with reading(path, PromptError, "JSON, one object per line"), path.open(encoding="utf-8-sig") as lines:
         for number, line in enumerate(lines, start=1):
             if line.strip():
                 yield _json_row(f"{path}:{number}", number, line)
@@ -125,13 +124,8 @@ def _json_lines(path: Path) -> Iterator[Row]:
 def _json_row(where: str, number: int, line: str) -> Row:
     try:
         entry = json.loads(line.rstrip())  # without the newline, errors at the end have the right column
-        json.dumps(entry, ensure_ascii=False).encode()
     except json.JSONDecodeError as error:
         problem = f":{error.colno}: invalid JSON: {error.msg}; expected one object per line."
-    except UnicodeEncodeError:
-        problem = ": this has half of a surrogate pair (\\ud800 to \\udfff), which is not a character."
-    except (ValueError, RecursionError) as error:
-        problem = f": this cannot be read as JSON: {error}."
     else:
         return _object_row(where, number, entry)
     return Row(where, number, problem=problem)
@@ -147,15 +141,13 @@ def _object_row(where: str, number: int, entry: Any) -> Row:
 
 
 def _json_list(path: Path) -> Iterator[Row]:
-    with reading(path, PromptError, "a JSON list of objects"), open_text(path) as file:
+    with reading(path, PromptError, "a JSON list of objects"), path.open(encoding="utf-8-sig") as file:
         text = file.read()
     try:
         entries = json.loads(text)
     except json.JSONDecodeError as error:
         hint = " If it has one object per line, name it .jsonl." if error.msg == "Extra data" else ""
         raise PromptError(f"{path}:{error.lineno}:{error.colno}: invalid JSON: {error.msg}.{hint}") from error
-    except (ValueError, RecursionError) as error:
-        raise PromptError(f"{path}: this cannot be read as JSON: {error}.") from error
     if not isinstance(entries, list):
         raise PromptError(f"{path}: expected a list of objects; given {kind_of(entries)}.")
     for number, entry in enumerate(entries, start=1):
@@ -166,7 +158,7 @@ def _separated(separator: str) -> Callable[[Path], Iterator[Row]]:
     def rows(path: Path) -> Iterator[Row]:
         with (
             reading(path, PromptError, "a table with a header"),
-            open_text(path, newline="") as file,
+            path.open(encoding="utf-8-sig", newline="") as file,
         ):
             reader = csv.reader(file, delimiter=separator, strict=True)
             try:
@@ -198,7 +190,7 @@ def _parquet(path: Path) -> Iterator[Row]:
     except ImportError as error:
         raise PromptError(f"{path}: parquet needs pyarrow, which cannot be imported: {INSTALL}.") from error
     number = 0
-    with reading(path, PromptError, "parquet"), open_input(path):
+    with reading(path, PromptError, "parquet"):
         try:
             with parquet.ParquetFile(path) as table:
                 for batch in table.iter_batches():
@@ -210,7 +202,7 @@ def _parquet(path: Path) -> Iterator[Row]:
 
 
 def _text_lines(path: Path) -> Iterator[Row]:
-    with reading(path, PromptError, "text, one prompt per line"), open_text(path) as lines:
+    with reading(path, PromptError, "text, one prompt per line"), path.open(encoding="utf-8-sig") as lines:
         for number, line in enumerate(lines, start=1):
             if line.strip():
                 yield Row(f"{path}:{number}", number, {"prompt": line.rstrip("\n")}, table=True)

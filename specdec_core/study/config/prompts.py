@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from specdec_core.interface.errors import ModelError, PromptError, reading
-from specdec_core.interface.files import input_path, open_text
+from specdec_core.interface.files import input_path
 from specdec_core.models.chat_template import Turn, render_chat
 from specdec_core.registry import shipped_file
 from specdec_core.study.config.benchmarks import check_placeholders, with_tasks
@@ -21,9 +21,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from specdec_core.study.config.schema import PromptsConfig
-
-_MAX_TEMPLATE = 1_000_000
-"""The most bytes of a chat template."""
 
 ReadyPrompt: TypeAlias = str | list[int] | Turn
 """A text, token ids, or a turn of a conversation."""
@@ -117,7 +114,7 @@ def read_template(path: Path) -> str:
     Raises:
         PromptError: If it cannot be read or is empty.
     """
-    with reading(path, PromptError, "a Jinja template"), open_text(path, _MAX_TEMPLATE) as file:
+    with reading(path, PromptError, "a Jinja template"), path.open(encoding="utf-8-sig") as file:
         template = file.read()
     if not template.strip():
         raise PromptError(f"{path}: this chat template is empty; it must render messages as text.")

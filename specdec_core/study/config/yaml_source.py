@@ -4,32 +4,18 @@ from __future__ import annotations
 
 import datetime
 import io
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
 from ruamel.yaml import YAML
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
-from ruamel.yaml.events import AliasEvent, CollectionEndEvent, CollectionStartEvent, ScalarEvent
 
-from specdec_core.interface.errors import ConfigError, reading, shortened
-from specdec_core.interface.files import open_input
+from specdec_core.interface.errors import ConfigError, did_you_mean, reading
 from specdec_core.registry.nesting import Keys
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-__all__ = ["Document", "Keys", "document_of", "parse_document", "parse_value", "read_document", "written_yaml"]
-
-_MAX_BYTES = 1_000_000
-# ruamel.yaml takes some 70 us for a value, and aliases can expand a small file into a huge tree.
-_MAX_VALUES = 20_000
-_MAX_LEVELS = 100
-# No float holds a larger number.
-_MAX_BITS = 1024
-_STRING = "tag:yaml.org,2002:str"
 
 
 @dataclass
@@ -85,7 +71,9 @@ def read_document(path: Path) -> Document:
     Raises:
         ConfigError: If it cannot be read, is not valid YAML, or has a duplicate key; with line and column.
     """
-    return parse_document(_read_text(path), str(path))
+    with reading(path, ConfigError, "YAML", lambda: _similar_files(path)):
+        text = path.read_text(encoding="utf-8-sig")
+    return parse_document(text, str(path))
 
 
 def parse_document(text: str, name: str) -> Document:
@@ -103,7 +91,7 @@ def document_of(data: Mapping[str, Any], name: str) -> Document:
     """Return a mapping of Python as a document; `name` stands for the file in messages.
 
     Raises:
-        ConfigError: If a key is not a string, or it is nested too deeply.
+        ConfigError: If a key is not a string.
     """
     document = Document(name, {}, located=False)
     document.data = _Reader(document).plain(data, ())
@@ -126,28 +114,14 @@ def written_yaml(data: Mapping[str, Any]) -> str:
     return text.getvalue()
 
 
-def _read_text(path: Path) -> str:
-    with reading(path, ConfigError, "YAML", lambda: _similar_files(path)):
-        if path.is_dir():
-            raise ConfigError(f"{path}: this is a folder; pass the YAML file of a study.")
-        if (size := path.stat().st_size) > _MAX_BYTES:
-            raise ConfigError(f"{path}: {size:,} bytes is too large for a study (limit: {_MAX_BYTES:,}).")
-        with open_input(path, _MAX_BYTES) as file:
-            return file.read().decode("utf-8-sig")
-
-
 def _similar_files(path: Path) -> str:
     if not path.parent.is_dir():
         return f" The folder {path.parent} does not exist either."
-    there = sorted(p.name for p in path.parent.iterdir() if p.suffix in {".yaml", ".yml"})
-    near = get_close_matches(path.name, there, n=3, cutoff=0.5)
-    return f" Did you mean {' or '.join(str(path.parent / n) for n in near)}?" if near else ""
+    return did_you_mean(path.name, [there.name for there in path.parent.glob("*.y*ml")])
 
 
 def _load(text: str, name: str) -> Any:
     try:
-        if "!" in text or ("*" in text and "&" in text) or len(text) > 2 * _MAX_VALUES:
-            _check_events(text, name)
         return YAML(typ="rt").load(text)
     except MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
@@ -157,59 +131,7 @@ def _load(text: str, name: str) -> Any:
             reason = f"{reason}: this is a tab; indent with spaces"
         raise ConfigError(f"{name}{location}: invalid YAML: {reason}.") from error
     except (YAMLError, ValueError) as error:
-        if (number := _LONG_NUMBER.search(text)) is not None:
-            line = text.count("\n", 0, number.start()) + 1
-            raise ConfigError(f"{name}:{line}: the number {number[0][:20]}... is too large.") from error
-        reason = str(error).splitlines()[0]
-        raise ConfigError(f"{name}: not a YAML file: {reason}.") from error
-    except RecursionError as error:
-        raise ConfigError(f"{name}: nested too deeply.") from error
-
-
-_LONG_NUMBER = re.compile(r"\d{4000}")
-"""A number that Python may not be able to read."""
-
-
-def _check_events(text: str, name: str) -> None:
-    """Check YAML before it is loaded, which expands aliases and merge keys.
-
-    An alias inside its own anchor, which ruamel.yaml would silently read as empty, is an error, as are tags and
-    more than `_MAX_VALUES` values.
-
-    Raises:
-        ConfigError: With the location of the tag, the alias or the first value too many.
-    """
-    sizes: dict[str, int] = {}  # number of values that each anchor stands for; 0 while it is open
-    around: list[tuple[Any, int]] = []  # open collections, and the number of values before each
-    count = 0
-    for event in YAML(typ="rt").parse(text):
-        if isinstance(event, CollectionEndEvent):
-            opened, before = around.pop()
-            if opened.anchor is not None:
-                sizes[opened.anchor] = count - before
-            continue
-        if not isinstance(event, (AliasEvent, ScalarEvent, CollectionStartEvent)):
-            continue
-        where = f"{name}:{event.start_mark.line + 1}:{event.start_mark.column + 1}"
-        if isinstance(event, AliasEvent):
-            if sizes.get(event.anchor) == 0:
-                line = next(o for o, _ in reversed(around) if o.anchor == event.anchor).start_mark.line + 1
-                raise ConfigError(
-                    f"{where}: this alias is recursive: *{event.anchor} is inside &{event.anchor}, which begins "
-                    f"in line {line}. Write it out."
-                )
-            count += sizes.get(event.anchor, 0)
-        else:
-            if event.tag is not None and not (event.tag in {"!", _STRING} and isinstance(event, ScalarEvent)):
-                tag = shortened(str(event.tag))
-                raise ConfigError(f"{where}: tags such as {tag} are not supported; write the value without it.")
-            if isinstance(event, CollectionStartEvent):
-                around.append((event, count))
-            if event.anchor is not None:
-                sizes[event.anchor] = int(isinstance(event, ScalarEvent))
-            count += 1
-        if count > _MAX_VALUES:
-            raise ConfigError(f"{where}: more than {_MAX_VALUES:,} values, with aliases written out.")
+        raise ConfigError(f"{name}: invalid YAML: {str(error).splitlines()[0]}.") from error
 
 
 class _Reader:
@@ -217,19 +139,13 @@ class _Reader:
 
     def __init__(self, document: Document) -> None:
         self._document = document
-        self._count = 0
 
     def plain(self, node: Any, path: Keys) -> Any:
-        self._count += 1
-        if self._count > _MAX_VALUES:
-            raise ConfigError(f"{self._document.where(path)}: more than {_MAX_VALUES:,} values.")
-        if len(path) > _MAX_LEVELS:
-            raise ConfigError(f"{self._document.where(path)}: nested too deeply.")
-        if not isinstance(node, (Mapping, list, tuple)):
-            if isinstance(node, int) and node.bit_length() > _MAX_BITS:
-                raise ConfigError(f"{self._document.where(path)}: this number is too large.")
-            return _scalar(node)
-        return self._mapping(node, path) if isinstance(node, Mapping) else self._sequence(node, path)
+        if tag := getattr(getattr(node, "tag", None), "value", None):  # nothing is made of what a file names
+            raise ConfigError(f"{self._document.where(path)}: tags such as {tag} are not supported; remove it.")
+        if isinstance(node, Mapping):
+            return self._mapping(node, path)
+        return self._sequence(node, path) if isinstance(node, (list, tuple)) else _scalar(node)
 
     def _mapping(self, node: Any, path: Keys) -> dict[str, Any]:
         result = {}
@@ -237,7 +153,7 @@ class _Reader:
         for key, value in node.items():
             if not isinstance(key, str):
                 where = self._document.where(path)
-                raise ConfigError(f"{where}: the key {_shown(key)} is not a string; quote it if it is a name.")
+                raise ConfigError(f"{where}: the key {key!r} is not a string; quote it if it is a name.")
             here = (*path, str(key))
             # Keys from a merge (<<) have no location.
             mark = marks.get(key)
@@ -260,13 +176,6 @@ class _Reader:
     def _marks(self, node: Any) -> Mapping[Any, Sequence[int]]:
         """Return line and column of the parts of a collection; there are none in what is empty or merged."""
         return (node.lc.data or {}) if self._document.located and hasattr(node, "lc") else {}
-
-
-def _shown(key: Any) -> str:
-    try:
-        return shortened(repr(key))
-    except ValueError:  # a number of thousands of digits
-        return "of many digits"
 
 
 def _scalar(node: Any) -> Any:

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from specdec_core.interface.errors import ConfigError, reading
-from specdec_core.interface.files import open_text
 from specdec_core.study.run.folder import RESULTS
 
 if TYPE_CHECKING:
@@ -72,7 +71,7 @@ def read_results(path: Path) -> dict[tuple[str | None, str], dict[str, Any]]:
     """
     path = path / RESULTS if path.is_dir() else path
     found: dict[tuple[str | None, str], dict[str, Any]] = {}
-    with reading(path, ConfigError, "results of a study"), open_text(path) as lines:
+    with reading(path, ConfigError, "results of a study"), path.open(encoding="utf-8-sig") as lines:
         for number, line in enumerate(lines, start=1):
             try:
                 row = json.loads(line)

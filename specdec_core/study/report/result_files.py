@@ -124,7 +124,7 @@ def write_results(
 def _write(path: Path, content: Callable[[], Iterable[str]]) -> None:
     # What UTF-8 cannot express, the halves of surrogate pairs, becomes `\\ud800`: in JSON, that is their escape.
     with (
-        writing_file(path, through_links=False) as index,
+        writing_file(path) as index,
         index.open("w", encoding="utf-8", errors="backslashreplace", newline="\n") as file,
     ):
         file.writelines(content())

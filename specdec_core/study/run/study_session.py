@@ -101,8 +101,6 @@ class Session:
     def _stored(self, total: str) -> str:
         if self._journal is None:
             return "nothing was stored. With --output DIR, a stopped study can be resumed."
-        if (problem := self._journal.missing()) is not None:
-            return problem
         folder = self._journal.path.parent
         return f"{len(self.finished)} of {total} are stored in {folder}. {RESUMED}"
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import shutil
 import subprocess
 import sys
@@ -312,15 +311,6 @@ def test_shards_follow_each_other_by_prompt_and_sample(folder):
     crafted(folder / "part-0" / "shard-00001.safetensors", lambda arrays: arrays["numbers"].zero_())
     with pytest.raises(ConfigError, match=r"shard-00001\.safetensors: .*do not follow"):
         list(read_record(folder).parts[0])
-
-
-@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes")
-def test_a_pipe_is_no_shard(folder):
-    path = folder / "part-0" / "shard-00000.safetensors"
-    path.unlink()
-    os.mkfifo(path)
-    with pytest.raises(ConfigError, match=r"shard-00000\.safetensors: .*a named pipe"):
-        read_record(folder)
 
 
 HEADERS = {
