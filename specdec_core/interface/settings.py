@@ -233,6 +233,25 @@ class ModelSettings(Validated):
         return self
 
 
+class ModelOptions(TypedDict, total=False):
+    """The fields of `ModelSettings` and `TargetConfig` as keyword arguments, without `model`."""
+
+    dtype: str
+    device: str
+    device_map: str | dict[str, Any] | None
+    max_memory: dict[str, int | str] | None
+    offload_folder: str | Path | None
+    revision: str | None
+    subfolder: str | None
+    attn_implementation: str | None
+    quantization_config: dict[str, Any] | None
+    adapter: str | Path | None
+    packed: bool | Literal["auto", "int8"]
+    compile: bool | Literal["auto"]
+    inflate: Mapping[str, int | None] | None
+    exact_shapes: bool | int
+
+
 class InflateConfig(Validated):
     """Add layers that change the target's cost but not its outputs, to study the c of larger models."""
 

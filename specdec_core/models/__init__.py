@@ -15,12 +15,13 @@ if TYPE_CHECKING:
     from specdec_core.models.inflation import inflate
     from specdec_core.models.load.byte_level import bytes_of_characters
     from specdec_core.models.load.checkpoint import without_progress_bar
-    from specdec_core.models.load.loading import load_model, wrap_model
+    from specdec_core.models.load.loading import load_as_set, load_model
     from specdec_core.models.load.model_outline import ModelOutline, load_outline, load_vocabulary
     from specdec_core.models.load.model_requirements import unmet_requirements
     from specdec_core.models.load.probe import TESTED_FAMILIES
     from specdec_core.models.load.resolve import model_files, model_folder
     from specdec_core.models.load.vocabulary import vocabulary_mismatch
+    from specdec_core.models.load.wrapping import wrap_model
     from specdec_core.models.loaded import LoadedModel, inspect_family
     from specdec_core.models.prefix_cache import PrefixCache
     from specdec_core.models.run.encoder import Encoded
@@ -42,6 +43,7 @@ __all__ = [
     "inference_only",
     "inflate",
     "inspect_family",
+    "load_as_set",
     "load_model",
     "load_outline",
     "load_vocabulary",
@@ -70,7 +72,8 @@ lazy_attributes(
         "specdec_core.models.device": ("fetched_later", "inference_only", "moved", "uploaded"),
         "specdec_core.models.run.encoder": ("Encoded",),
         "specdec_core.models.inflation": ("inflate",),
-        "specdec_core.models.load.loading": ("load_model", "wrap_model"),
+        "specdec_core.models.load.loading": ("load_as_set", "load_model"),
+        "specdec_core.models.load.wrapping": ("wrap_model",),
         "specdec_core.models.load.model_outline": ("ModelOutline", "load_outline", "load_vocabulary"),
         "specdec_core.models.loaded": ("LoadedModel", "inspect_family"),
         "specdec_core.models.fast.packing": ("pack", "unpack"),

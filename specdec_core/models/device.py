@@ -15,7 +15,7 @@ from typing import Any, ParamSpec, TypeVar
 import torch
 from torch import Tensor
 
-from specdec_core.interface.errors import ModelError, unknown_name
+from specdec_core.interface.errors import ModelError
 
 _CPU = torch.device("cpu")
 _P = ParamSpec("_P")
@@ -59,18 +59,13 @@ def parse_dtype(dtype: str, device: torch.device) -> torch.dtype | str:
     """Return the `dtype` argument of `from_pretrained` for a setting.
 
     Args:
-        dtype: A floating-point torch dtype, or `auto`: float32 on a CPU, where half precision is slow, else the
+        dtype: The name of a torch dtype, or `auto`: float32 on a CPU, where half precision is slow, else the
             format of the stored weights.
         device: Where the model will run.
-
-    Raises:
-        ModelError: The floating-point dtype does not exist.
     """
     if dtype == "auto":
         return torch.float32 if device.type == "cpu" else "auto"
-    parsed = getattr(torch, dtype, None)
-    if not isinstance(parsed, torch.dtype) or not parsed.is_floating_point:
-        raise ModelError(unknown_name("dtype", dtype, ("float32", "float16", "bfloat16", "auto")))
+    parsed: torch.dtype = getattr(torch, dtype)
     return parsed
 
 

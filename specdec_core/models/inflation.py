@@ -6,20 +6,17 @@ import copy
 import inspect
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from specdec_core.interface.errors import ModelError
-from specdec_core.interface.settings import TargetConfig
-from specdec_core.models.fast.compiling import compile_as_set, compile_model
-from specdec_core.models.fast.packing import is_packed, pack, pack_as_set, unpack
+from specdec_core.models.fast.compiling import compile_model
+from specdec_core.models.fast.packing import is_packed, pack, unpack
 from specdec_core.models.features import ModelFeatures
-from specdec_core.models.load.loading import load_model, wrap_model
 from specdec_core.models.load.probe import uncached_logits
+from specdec_core.models.load.wrapping import wrap_model
 from specdec_core.models.loaded import LoadedModel
-from specdec_core.models.variants import with_exact_shapes
 
 
 @dataclass(frozen=True)
@@ -116,25 +113,6 @@ def inflate(
         larger = replace(larger, features=ModelFeatures(model, loaded.features.fingerprint()))
     larger = pack(larger) if packed else larger
     return larger if loaded.passes is None else compile_model(larger)
-
-
-def load_inflated(config: TargetConfig, folder: Path = Path()) -> LoadedModel:
-    """Load a model, then inflate, pack and compile it as the settings say.
-
-    Args:
-        config: Settings of the target.
-        folder: Base for relative paths.
-
-    Raises:
-        ModelError: See `load_model` and `inflate`.
-    """
-    settings = config.model_dump(exclude={"inflate"})
-    if config.inflate is None:
-        return load_model(**settings, folder=folder)
-    plain = {**settings, "packed": False, "compile": False, "exact_shapes": False}
-    larger = inflate(load_model(**plain, folder=folder), **config.inflate.model_dump())
-    larger = compile_as_set(pack_as_set(larger, config.packed), config.compile)
-    return with_exact_shapes(larger, config.exact_shapes)
 
 
 def _stacks(loaded: LoadedModel) -> tuple[_Stack, ...]:

@@ -323,7 +323,7 @@ def test_what_is_there_is_kept_unless_it_may_go(config_for):
 
 
 def test_a_target_without_an_output_embedding_is_refused(targets, config_for, monkeypatch):
-    monkeypatch.setattr("specdec_core.models.load.loading.features_of", lambda _: None)
+    monkeypatch.setattr("specdec_core.models.load.wrapping.features_of", lambda _: None)
     config = config_for()
     with pytest.raises(ModelError, match="no output embedding"):
         HeadsTrainer(config).train(Recorder())

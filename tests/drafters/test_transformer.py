@@ -100,7 +100,7 @@ def test_the_draft_model_is_loaded_with_its_settings(folder, tmp_path):
     loaded = TransformerDrafter(config, target).loaded
     assert loaded.family.float_mask
     assert loaded.model.dtype == torch.bfloat16
-    with pytest.raises(ModelError, match="gptq needs calibration data"):
+    with pytest.raises(ModelError, match="quantization_config"):
         TransformerDrafter(config.model_copy(update={"quantization_config": {"quant_method": "gptq"}}), target)
 
 

@@ -89,11 +89,6 @@ def test_attention_that_cannot_work_is_refused_with_the_reason(folder, attention
             ModelSettings(model="llama", attn_implementation=attention)
 
 
-def test_an_unknown_attention_has_near_misses(folder):
-    with pytest.raises(ModelError, match=r"unknown attn_implementation 'spda'. Did you mean 'sdpa'"):
-        load_model("llama", folder=folder, attn_implementation="spda")
-
-
 def test_flash_attention_names_its_package(folder, absent, monkeypatch):
     absent("flash_attn")
     monkeypatch.setattr("specdec_core.models.load.loading.parse_device", lambda _: torch.device("cuda"))
@@ -132,26 +127,22 @@ def test_the_tokenizer_of_a_model_in_a_subfolder_is_there_or_around_it(tmp_path,
         ({"offload_folder": "off"}, "'offload_folder' requires 'device_map'"),
         ({"packed": True, "quantization_config": {"load_in_4bit": True}}, "quantized weights cannot be packed"),
         ({"compile": True, "device_map": "auto"}, "spread over devices cannot be compiled"),
-        ({"attn_implementation": "spda"}, "Input should be 'eager', 'sdpa'"),
-        ({"attn_implementaton": "sdpa"}, "attn_implementaton"),
+        ({"attn_implementation": "spda"}, "'?sdpa"),
+        ({"attn_implementaton": "sdpa"}, "attn_implementation"),
     ],
 )
 def test_settings_that_contradict_each_other_are_refused(settings, message):
     with pytest.raises(ValidationError, match=message):
         ModelSettings(model="llama", **settings)
+    if "trust_remote_code" not in settings:
+        with pytest.raises(ModelError, match=message):
+            load_model("llama", **settings)
 
 
 def test_device_maps_need_accelerate(folder, absent):
     absent("accelerate")
     with pytest.raises(ModelError, match=r"device_map needs the package accelerate.*'specdec-core\[accelerate\]'"):
         load_model("llama", folder=folder, device_map="auto")
-    for options, message in (
-        ({"device_map": "auto", "device": "cpu"}, "both given"),
-        ({"max_memory": {"cpu": 1}}, "requires"),
-        ({"offload_folder": "x"}, "requires"),
-    ):
-        with pytest.raises(ModelError, match=message):
-            load_model("llama", folder=folder, **options)
 
 
 def test_a_device_map_and_offloaded_weights_decode_like_generate(folder, tmp_path):
@@ -188,11 +179,9 @@ def test_memory_limits_may_name_gpus_as_a_study_does(folder, monkeypatch):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({}, "missing key 'quant_method'"),
-        ({"quant_method": "torchoa"}, "unknown quant_method 'torchoa'. Did you mean 'torchao'"),
-        ({"quant_method": "gptq", "bits": 4}, "gptq needs calibration data"),
-        ({"quant_method": "awq"}, "awq needs calibration data"),
-        ({"quant_method": "bitsandbytes"}, "set one of load_in_4bit and load_in_8bit"),
+        ({"bits": 4}, "quant_method"),
+        ({"quant_method": "torchoa"}, "torchao"),
+        ({"quant_method": "awq", "bits": 4}, "pre-quantized"),
     ],
 )
 def test_quantization_that_cannot_work_is_refused_with_the_reason(folder, settings, message):

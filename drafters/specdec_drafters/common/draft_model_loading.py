@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from specdec_core.interface import Drafter, GammaController, ModelError, ModelSettings, PluginError
-from specdec_core.models import compile_model, load_model, vocabulary_mismatch
+from specdec_core.models import compile_model, load_as_set, vocabulary_mismatch
 from specdec_core.registry import encoder_mismatch
 from specdec_drafters.common.parallel_draft import mask_token_of
 
@@ -27,10 +27,9 @@ def load_draft_model(config: ModelSettings, target: TargetInfo, drafter: str) ->
         ModelError: The model cannot be loaded, only one of model and target has an encoder, or their
             vocabularies differ.
     """
-    settings = {name: getattr(config, name) for name in ModelSettings.model_fields}
     if config.device == "auto" and config.device_map is None:
-        settings["device"] = str(target.device)
-    loaded = load_model(**settings, folder=target.folder)
+        config = config.model_copy(update={"device": str(target.device)})
+    loaded = load_as_set(config, target.folder)
     mismatch = encoder_mismatch(
         drafter, loaded.name, model_has_encoder=loaded.encoder_decoder, target_has_encoder=target.encoder_decoder
     )

@@ -17,7 +17,7 @@ from specdec_core.interface.errors import ConfigError, ModelError
 from specdec_core.interface.files import writing_file, writing_folder
 from specdec_core.models import LoadedModel, load_vocabulary
 from specdec_core.models.device import parse_device
-from specdec_core.models.inflation import load_inflated
+from specdec_core.models.load.loading import load_as_set
 from specdec_core.models.load.locate import read_tokenizer
 from specdec_core.offline.record.file_errors import damaged, open_arrays
 from specdec_core.offline.record.format import Record
@@ -136,7 +136,7 @@ def load_recorded(record: Record, folder: Path = Path()) -> LoadedModel:
     """
     record.check_named(folder)
     header = record.header
-    target = load_inflated(header.target, folder)
+    target = load_as_set(header.target, folder)
     if header.fingerprint not in (None, own := fingerprint_weights(target)):
         raise ConfigError(
             f"{header.target.model} is not the target that was recorded in {record.path}: the fingerprint of its "

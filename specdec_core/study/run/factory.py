@@ -16,8 +16,7 @@ from specdec_core.decoding import (
 )
 from specdec_core.interface import Drafter
 from specdec_core.interface.settings import SamplingSettings, TargetConfig
-from specdec_core.models import LoadedModel
-from specdec_core.models.inflation import load_inflated
+from specdec_core.models import LoadedModel, load_as_set
 from specdec_core.registry import Registry
 from specdec_core.study.config.prompts import PromptText, ReadyPrompt, encode_prompts, render_prompt
 from specdec_core.study.config.study import Run
@@ -33,7 +32,7 @@ def load_target(config: TargetConfig, folder: Path = Path()) -> LoadedModel:
     Raises:
         ModelError: If it cannot be loaded, decoded exactly, inflated, packed or compiled.
     """
-    return load_inflated(config, folder)
+    return load_as_set(config, folder)
 
 
 def ready_prompts(
