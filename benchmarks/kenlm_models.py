@@ -18,7 +18,7 @@ from __future__ import annotations
 import argparse
 import subprocess
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from statistics import median
 from time import perf_counter, process_time
@@ -34,8 +34,8 @@ from specdec_core.decoding import make_drafter
 from specdec_core.decoding.drafting.request import DraftRecorder
 from specdec_core.interface import SessionInfo
 from specdec_core.interface.settings import SamplingSettings
-from specdec_core.offline.record import Record, RecordPart, read_record
-from specdec_core.offline.record.format import RecordedText, SomeTexts
+from specdec_core.offline.record.format import Record, RecordedText, RecordPart
+from specdec_core.offline.record.store import read_record
 from specdec_core.offline.replay import DrafterReplay, expected_metrics
 from specdec_core.sampling.generators import RowGenerators
 from specdec_core.sampling.logits import LogitsToProbs
@@ -116,7 +116,12 @@ def measured(
         str(part.header.task): round(
             expected_metrics(
                 DrafterReplay(
-                    record, some_texts(part, options.texts), drafter, max_gamma=options.gamma, target=target
+                    record,
+                    part,
+                    drafter,
+                    max_gamma=options.gamma,
+                    texts=some_texts(part, options.texts),
+                    target=target,
                 ).acceptance(),
                 options.gamma,
             ).metrics.alpha,
@@ -127,7 +132,8 @@ def measured(
     after = resident()
     row |= {f"resident_{kind}": round((after[kind] - before[kind]) / 1e6, 1) for kind in before}
     fresh = make_drafter(target, config, registry=registry)  # no candidates are cached
-    texts = list(some_texts(record.parts[-1], options.texts))[:8]
+    part = record.parts[-1]
+    texts = [part.texts[number] for number in some_texts(part, options.texts)[:8]]
     row["microseconds_per_token"] = microseconds(fresh, texts, target.vocab_size, options.gamma)
     return row
 
@@ -148,9 +154,9 @@ def microseconds(drafter: Any, texts: Iterable[RecordedText], vocab: int, gamma:
     return round(1e6 * seconds / drafted, 1)
 
 
-def some_texts(part: RecordPart, count: int) -> SomeTexts:
-    """Return evenly chosen texts of a part."""
-    return SomeTexts(part, tuple(range(0, len(part), max(1, len(part) // count))))
+def some_texts(part: RecordPart, count: int) -> Sequence[int]:
+    """Return the numbers of evenly chosen texts of a part."""
+    return range(0, len(part), max(1, len(part) // count))
 
 
 def resident() -> dict[str, int]:

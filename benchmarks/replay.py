@@ -31,7 +31,8 @@ from transformers.utils import logging as hf_logging
 from specdec_core import Decoder, LoadedModel, default_registry, load_model
 from specdec_core.decoding import make_drafter
 from specdec_core.interface import PluginConfig
-from specdec_core.offline.record import Record, RecordPart, read_record
+from specdec_core.offline.record.format import Record, RecordPart
+from specdec_core.offline.record.store import read_record
 from specdec_core.offline.record.tasks import part_for
 from specdec_core.offline.replay import DrafterReplay, TextAcceptance, expected_metrics
 from specdec_core.sampling.generators import row_seed

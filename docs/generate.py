@@ -38,7 +38,6 @@ from pydantic import BaseModel
 
 from specdec_core.decoding.custom_generate.call import UNSUPPORTED
 from specdec_core.interface import DrafterConfig, ModelSettings, TrainerConfig
-from specdec_core.offline.record.shard_fields import FIELDS
 from specdec_core.registry import default_registry
 from specdec_core.registry.cli_fields import cli_fields
 from specdec_core.study.config.schema import run_model, study_model
@@ -49,7 +48,7 @@ ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 OUTPUT = re.compile(walk.PRINTED, re.DOTALL | re.MULTILINE)
 _GENERATED = re.compile(
-    r"(<!-- (?P<kind>arrays|include|keys|arguments|generation|checks|commands|paper|"
+    r"(<!-- (?P<kind>include|keys|arguments|generation|checks|commands|paper|"
     r"beams|gains|replays|measured): "
     r"(?P<what>\S+) -->\n).*?"
     r"(<!-- end of (?P=kind) -->)",
@@ -124,16 +123,6 @@ def _value(schema: Mapping[str, Any]) -> str:
         return "list of " + re.sub(r"^(\w+)", r"\1s", _value(schema.get("items") or {}))
     kind = "path" if schema.get("format") == "path" else schema.get("type", "object").replace("object", "mapping")
     return ", ".join([kind, *(f"{sign} {schema[key]:g}" for key, sign in _BOUNDS.items() if key in schema)])
-
-
-def arrays(_: str) -> str:
-    """Return the arrays of a shard as a list."""
-    lines = []
-    for name, field in FIELDS.items():
-        there = "" if field.where == "always" else f"; with {field.where} only"
-        types = " or ".join(field.types)
-        lines.append(f"- `{name}` ({types} `[{', '.join(field.shape)}]`): {field.about}{there}\n")
-    return "\n" + "".join(lines) + "\n"
 
 
 def checks(what: str) -> str:
@@ -211,7 +200,6 @@ _TABLES = {
     "measured": benchmark_tables.TABLES,
 }
 WRITERS: dict[str, Callable[[str], str]] = {
-    "arrays": arrays,
     "include": include,
     "keys": keys,
     "arguments": arguments,

@@ -33,7 +33,7 @@ with Path("log.jsonl").open("w", encoding="utf-8") as log:
             ended = tokenizer.eos_token_id in tokens
             length = tokens.index(tokenizer.eos_token_id) + 1 if ended else len(tokens)
             line = {
-                "prompt": prompt,
+                "prompt": ids["input_ids"][0].tolist(),
                 "tokens": tokens[:length],
                 "logprobs": row[:length],
                 "finish_reason": "stop" if ended else "length",

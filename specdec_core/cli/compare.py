@@ -132,7 +132,7 @@ def read_machines(paths: Sequence[Path], record: str | None) -> list[Machine]:
         return []
     from specdec_core.measurement.machines import read_machine
     from specdec_core.measurement.measurement_file import read_measurement
-    from specdec_core.offline.record import read_record
+    from specdec_core.offline.record.store import read_record
 
     recorded = read_record(record).header.target.model
     for path in paths:

@@ -123,7 +123,7 @@ def _drafter(text: str) -> Any:
 
 def _default_drafters(record: str, quiet: bool) -> Sequence[DrafterLike]:
     """Return the installed drafters that can be replayed without the target, and say why the others cannot."""
-    from specdec_core.offline.record import read_record
+    from specdec_core.offline.record.store import read_record
 
     drafters, left_out = default_drafters(read_record(record))
     for name, reason in {} if quiet else left_out.items():

@@ -16,8 +16,8 @@ from specdec_core.interface import PluginConfig, Progress
 from specdec_core.interface.errors import ConfigError
 from specdec_core.interface.files import writing_file
 from specdec_core.offline.record.format import HEADER
-from specdec_core.offline.record.reader import read_record
-from specdec_core.offline.record.recording import RecordOptions, record_tasks
+from specdec_core.offline.record.recording import RecordOptions, record_study
+from specdec_core.offline.record.store import read_record
 from specdec_core.offline.replay.comparison import replay
 from specdec_core.study import BASELINE, Comparison, Study, compare
 from specdec_core.study.config.yaml_source import written_yaml
@@ -75,7 +75,7 @@ def tune(
         longest = max(_max_gamma(run.gamma) for task in chosen.tasks for run in task.runs[1:])
         where = folder / "record"
         options = RecordOptions(gamma=None if not fresh and _is_timed(where, longest) else longest)
-        record = record_tasks(chosen.tasks, where, progress, options, folder=study.folder, fresh=fresh, pool=pool)
+        record = record_study(chosen, where, progress, options, fresh=fresh, pool=pool)
         stored = (None, None) if output is None else (output / "replay", output / "live")
         replayed = replay(record, chosen, output=stored[0], fresh=fresh, ray=pool, progress=progress)
         finalists = {task.name: _fastest(replayed, task.name, best) for task in chosen.tasks}

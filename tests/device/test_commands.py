@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from specdec_core.cli.main import app
-from specdec_core.offline.record import read_record
+from specdec_core.offline.record.store import read_record
 from tests.model_folder import model_folder  # noqa: F401
 
 

@@ -161,7 +161,7 @@ def folder(tmp_path, monkeypatch, installed, hub):
         title, study = block.text.split("\n", 1)
         (tmp_path / title.removeprefix("# ")).write_text(hub.replace(study), encoding="utf-8")
     (tmp_path / "text.py").write_text(Path(__file__).read_text(encoding="utf-8"), encoding="utf-8")
-    line = '{"prompt": "import os", "tokens": [11, 12], "logprobs": [-1.5, -0.5], "finish_reason": "length"}\n'
+    line = '{"prompt": [396, 924], "tokens": [11, 12], "logprobs": [-1.5, -0.5], "finish_reason": "length"}\n'
     (tmp_path / "log.jsonl").write_text(line, encoding="utf-8")
     (tmp_path / "prompt.txt").write_text("def main():", encoding="utf-8")
     measured = DrafterMeasurement(name="prompt-copy", settings={}, acceptance=(), seconds=SECONDS, c=0.0)

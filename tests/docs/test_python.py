@@ -15,8 +15,8 @@ from specdec_core import Decoder, load_model
 from specdec_core.cli.main import app
 from specdec_core.interface import PluginConfig
 from specdec_core.models import wrap_model
-from specdec_core.offline.record import read_record
 from specdec_core.offline.record.decode import forced_pass
+from specdec_core.offline.record.store import read_record
 from specdec_core.offline.replay import replay
 from specdec_core.sampling.logits import LogitsToProbs
 from specdec_core.testing import DrafterSubject
@@ -186,7 +186,7 @@ def test_what_the_example_logs_is_what_the_target_says(tmp_path, monkeypatch):
     """docs/examples/log_generate.py: p of transformers' own generate is ours."""
     monkeypatch.chdir(tmp_path)
     ran = runpy.run_path(str(EXAMPLES / "log_generate.py"), run_name="__main__")
-    options = "--target builtin:target --temperature 0.8 --top-p 0.95 --logprobs processed --output logged --quiet"
+    options = "--target builtin:target --temperature 0.8 --top-p 0.95 --output logged --quiet"
     result = CliRunner().invoke(app, ["record", "--import", "log.jsonl", *options.split()])
     assert result.exit_code == 0, result.output
     (part,) = read_record("logged").parts
@@ -203,7 +203,7 @@ def test_a_log_of_transformers_predicts_live_decoding(tmp_path, monkeypatch):
     """A log of transformers, replayed, has the tokens per forward pass of live decoding, within the intervals."""
     monkeypatch.chdir(tmp_path)
     runpy.run_path(str(EXAMPLES / "log_generate.py"), run_name="__main__")
-    options = "--target builtin:target --temperature 0.8 --top-p 0.95 --logprobs processed --output logged --quiet"
+    options = "--target builtin:target --temperature 0.8 --top-p 0.95 --output logged --quiet"
     assert CliRunner().invoke(app, ["record", "--import", "log.jsonl", *options.split()]).exit_code == 0
     settings = {"name": "transformer", "model": "builtin:drafter"}
     (row,) = replay("logged", settings, gammas=[3], progress=False).rows[1:]

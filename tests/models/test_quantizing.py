@@ -13,8 +13,8 @@ from specdec_core.models import inflate, load_model, pack, quantize, wrap_model
 from specdec_core.models.fast.integer_products import Int8Product
 from specdec_core.models.fast.packed_linear import PackedLinear
 from specdec_core.models.fast.packing import describe_hardware, pack_as_set
-from specdec_core.offline.record import read_record
 from specdec_core.offline.record.recorded_target import fingerprint_weights
+from specdec_core.offline.record.store import read_record
 from specdec_core.study.run.factory import load_target
 from tests.tiny import tiny_model
 from tests.toys import Gamma, TableDrafter

@@ -8,7 +8,7 @@ import pytest
 
 from specdec_core.interface.errors import ConfigError, ModelError
 from specdec_core.models import model_folder
-from specdec_core.offline.record import read_record
+from specdec_core.offline.record.store import read_record
 from specdec_core.registry import (
     Registry,
     default_registry,

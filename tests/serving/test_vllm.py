@@ -26,7 +26,7 @@ from specdec_core.decoding.tokens import TokenView
 from specdec_core.interface import ConfigError, DeterministicDrafter, PluginConfig, TargetInfo
 from specdec_core.interface.settings import SamplingSettings
 from specdec_core.models import model_folder, wrap_model
-from specdec_core.offline.record import read_record
+from specdec_core.offline.record.store import read_record
 from specdec_core.sampling.generators import RowGenerators
 from specdec_core.sampling.logits import LogitsToProbs
 from specdec_core.serving.vllm import VllmProposer

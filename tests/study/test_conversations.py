@@ -12,10 +12,9 @@ from specdec_core import compare, load_model
 from specdec_core.decoding import Decoder, row_seed
 from specdec_core.interface import ConfigError
 from specdec_core.interface.errors import OutOfMemoryError
-from specdec_core.offline.record import read_record
 from specdec_core.offline.record.decode import forced_pass
-from specdec_core.offline.record.format import finished
 from specdec_core.offline.record.recording import RecordOptions, record_study
+from specdec_core.offline.record.store import read_record
 from specdec_core.offline.record.tasks import part_for
 from specdec_core.offline.replay import replay
 from specdec_core.offline.replay.study_replay import replay_study
@@ -152,7 +151,7 @@ def test_a_record_of_it_has_the_turns_that_were_decoded(outgrowing, tmp_path, ro
     (part,) = record.parts
     decoded = [(n, one["tokens"], one["finish_reason"]) for n, one in enumerate(expected[:6]) if one["tokens"]]
     assert [(text.number, text.tokens.tolist(), text.finish_reason) for text in part] == decoded
-    assert (len(part), part.outgrown, finished(part)) == (4, 2, True)
+    assert (len(part), part.outgrown, part.finished) == (4, 2, True)
     before = {file: file.stat().st_mtime_ns for file in (tmp_path / "record").rglob("*.safetensors")}
     record_study(load_study(settings), tmp_path / "record", Watcher(), RecordOptions(rows=rows))
     assert {file: file.stat().st_mtime_ns for file in before} == before
@@ -177,7 +176,7 @@ def test_a_stopped_recording_of_it_resumes(outgrowing, tmp_path):
     with pytest.raises(KeyboardInterrupt):
         record_study(study, tmp_path / "cut", Watcher(stop_at=3), RecordOptions(rows=1))
     (cut,) = read_record(tmp_path / "cut").parts
-    assert (len(cut) + cut.outgrown, finished(cut)) == (3, False)
+    assert (len(cut) + cut.outgrown, cut.finished) == (3, False)
     found = record_study(study, tmp_path / "cut", Watcher(), RecordOptions(rows=1))
     texts = ([(text.number, text.tokens.tolist()) for text in one.parts[0]] for one in (found, whole))
     assert next(texts) == next(texts)
@@ -248,21 +247,6 @@ def test_a_record_knows_the_groups_and_the_turns_of_its_prompts(study_of, tmp_pa
     assert found.rows[1].groups == named
     ids = ["80", "80 turn 2", "81", "82", "82 turn 2", "82 turn 3"]
     assert [one.id for one in found.study.tasks[0].prompts] == ids
-
-    file = tmp_path / "record" / "part-0" / "prompts.jsonl"
-    text = file.read_text()
-    for broken, message in (
-        (text + text, r"prompts\.jsonl: .* 12 lines, and the part has 6 prompts"),
-        (text.replace('"group":["y"]', '"group":[]'), "as many values in `group`"),
-        (text.replace('"id":"81"', '"id":81'), r"line 3\.id: "),
-    ):
-        file.write_text(broken)
-        with pytest.raises(ConfigError, match=message):
-            replay(tmp_path / "record", "prompt-lookup", progress=False)
-    file.unlink()  # as in records of earlier versions
-    assert not replay(tmp_path / "record", "prompt-lookup", progress=False).rows[1].groups
-    record_study(study, tmp_path / "record", Watcher(), RecordOptions(rows=2))
-    assert file.read_text() == text
 
 
 def test_a_record_of_conversations_is_replayed_turn_by_turn(study_of, tmp_path):

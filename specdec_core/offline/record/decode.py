@@ -92,6 +92,12 @@ class TextJob:
     samples: tuple[int, ...]
     seeds: tuple[tuple[int, ...], ...]
 
+    @property
+    def texts(self) -> list[tuple[int, int]]:
+        """The number and sample of each text."""
+        pairs = zip(self.numbers, self.samples, strict=True)
+        return [(number, sample) for numbers, sample in pairs for number in numbers]
+
 
 @dataclass(frozen=True)
 class Kept:

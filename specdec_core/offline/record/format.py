@@ -7,29 +7,28 @@ Importing this imports no torch.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, TypeAlias
+from typing import Annotated, Any, Literal, Self, TypeAlias
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+from safetensors import safe_open
 
 from specdec_core.costs import Machine, StepCosts
 from specdec_core.costs.step_costs import Seconds, Spread
 from specdec_core.interface.errors import ConfigError, differences
 from specdec_core.interface.settings import GenerationSettings, SamplingSettings, TargetConfig
 from specdec_core.models.load.resolve import model_folder
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
+from specdec_core.study.config.prompts import PromptText
 
 HEADER = "record.json"
 """Name of the file with the header of a record."""
 FinishReason: TypeAlias = Literal["eos", "stop", "length", "context"]
 """Why a text ended: at an end of sequence, a stop string, the length limit, or the end of the target's context."""
-_TokenId = Annotated[int, Field(ge=0)]
+TokenId = Annotated[int, Field(ge=0)]
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,21 +75,71 @@ class RecordedPrompts(_Part):
     """Digest of the prompts as the study holds them; None for imported texts."""
     tokens_sha256: str | None = None
     """Digest of their token ids."""
-    texts_sha256: str | None = None
-    """Digest of imported texts."""
 
 
-class PromptColumns(_Part):
-    """What a line of `prompts.jsonl` says of a prompt, beside its tokens."""
+class TextLine(_Part):
+    """A line of `task-N.jsonl`: a text with its prompt. A log to import has the same lines.
 
-    id: str
-    """Its name, such as the question id of a benchmark."""
+    A line without tokens is a turn that was not decoded, as its conversation had outgrown the context.
+    """
+
+    number: Annotated[int, Field(ge=0)] = 0
+    """Number of the prompt in its task, from 0; an import counts the prompts."""
+    sample: Annotated[int, Field(ge=0)] = 0
+    """Number of the text of this prompt, from 0; an import counts the texts."""
+    id: str = ""
+    """Name of the prompt, such as the question id of a benchmark; by default its number, from 1."""
     source: str | None = None
-    """Where it comes from."""
+    """Where the prompt comes from."""
     group: tuple[str, ...] = ()
-    """Its values of the columns that group the prompts, such as the category."""
+    """The prompt's values of the columns that group the prompts, such as the category."""
     turn: Annotated[int, Field(ge=1)] = 1
     """Number of the turn in its conversation."""
+    prompt: tuple[TokenId, ...] = ()
+    """Token ids of the prompt; for encoder-decoder targets those of the source."""
+    tokens: tuple[TokenId, ...] = ()
+    """Token ids of the text, an end of sequence included."""
+    logprobs: tuple[Annotated[float, Field(ge=-100, le=1e-4)], ...] | None = None
+    """Natural logarithm of p of each token, in the distribution that it was drawn from; none where decoding is
+    greedy."""
+    finish_reason: FinishReason | None = None
+    """Why the text ended; an import needs it for `stop` and `context` only."""
+
+    @model_validator(mode="after")
+    def _check_counts(self) -> Self:
+        if self.logprobs is not None and len(self.logprobs) != len(self.tokens):
+            raise ValueError(f"there are {len(self.tokens)} tokens and {len(self.logprobs)} log-probabilities")
+        return self
+
+    @classmethod
+    def of(
+        cls, prompt: PromptText, number: int, sample: int, text: RecordedText | None, sampling: SamplingSettings
+    ) -> TextLine:
+        """Return the line that stores a text; None is a turn that was not decoded."""
+        about = {"id": prompt.id, "source": prompt.source, "group": prompt.group, "turn": prompt.turn}
+        line = cls.model_validate({"number": number, "sample": sample, **about})
+        if text is None:
+            return line
+        # With nine decimals, exp gives the same float32.
+        logprobs = None if sampling.greedy else np.log(text.probabilities.astype(np.float64)).round(9).tolist()
+        own = {"prompt": text.prompt, "tokens": text.tokens.tolist(), "finish_reason": text.finish_reason}
+        return cls.model_validate({**line.model_dump(), **own, "logprobs": logprobs})
+
+    def prompt_text(self) -> PromptText:
+        """Return its prompt."""
+        return PromptText(self.id, None, source=self.source, tokens=self.prompt, group=self.group, turn=self.turn)
+
+    def text(self) -> RecordedText:
+        """Return its text, without arrays."""
+        logprobs = np.zeros(len(self.tokens)) if self.logprobs is None else np.minimum(self.logprobs, 0)
+        return RecordedText(
+            prompt=self.prompt,
+            number=self.number,
+            sample=self.sample,
+            tokens=np.array(self.tokens, np.int64),
+            probabilities=np.exp(logprobs).astype(np.float32),
+            finish_reason=self.finish_reason or "length",
+        )
 
 
 class PartHeader(_Part):
@@ -142,9 +191,9 @@ class RecordHeader(_Part):
     """Digest of the target's tokenizer; None without one."""
     vocab_size: Annotated[int, Field(ge=1)]
     """V, the number of logits."""
-    eos_ids: tuple[_TokenId, ...]
+    eos_ids: tuple[TokenId, ...]
     """Ids that end a sequence."""
-    start_id: _TokenId | None = None
+    start_id: TokenId | None = None
     """First token of the decoder of an encoder-decoder target; None for the others."""
     max_length: Annotated[int, Field(ge=1)] | None = None
     """The most tokens of a sequence that the target takes; None for no limit."""
@@ -161,12 +210,11 @@ class RecordHeader(_Part):
     parts: tuple[PartHeader, ...]
     """One for each task."""
 
-    @field_validator("start_id")
-    @classmethod
-    def _check_start(cls, value: int | None, info: ValidationInfo) -> int | None:
-        if value is not None and value >= info.data.get("vocab_size", value + 1):
-            raise ValueError(f"{value} is not a token id below the vocab_size")
-        return value
+    @property
+    def array_names(self) -> tuple[str, ...]:
+        """Names of the arrays in `task-N.safetensors`."""
+        hidden = () if self.hidden_size is None else ("hidden",)
+        return (*hidden, "top_tokens", "top_probabilities") if self.top_k else hidden
 
     @property
     def encoder_decoder(self) -> bool:
@@ -174,78 +222,51 @@ class RecordHeader(_Part):
         return self.start_id is not None
 
 
-class RecordPart(Protocol):
-    """The texts of one task, read as they are iterated."""
-
-    @property
-    def header(self) -> PartHeader:
-        """Its settings."""
-
-    @property
-    def columns(self) -> Sequence[PromptColumns]:
-        """What is known of each prompt; empty if the record does not say it."""
-
-    @property
-    def outgrown(self) -> int:
-        """Number of turns that were not decoded, as their conversations had outgrown the context."""
-
-    def __len__(self) -> int:
-        """Return the number of texts that are there."""
-
-    def __iter__(self) -> Iterator[RecordedText]:
-        """Yield the texts, by prompt and sample."""
-
-
-def conversation_of(part: RecordPart) -> Callable[[int], int]:
-    """Return a function from the number of a prompt to that of the first turn of its conversation.
-
-    Turns of a conversation resemble each other, as texts of a prompt do.
-    """
-    starts: list[int] = []
-    for number, one in enumerate(part.columns):
-        starts.append(number if one.turn == 1 or not starts else starts[-1])
-    return starts.__getitem__ if starts else int
-
-
-def finished(part: RecordPart) -> bool:
-    """Return whether a part was recorded to its end."""
-    return len(part) + part.outgrown == part.header.texts
-
-
-@dataclass(frozen=True)
-class SomeTexts:
-    """Some of the texts of a part; see `RecordPart`.
+@dataclass(frozen=True, eq=False)
+class RecordPart:
+    """The texts of one task. Iterating it yields them with their arrays, which are read one text at a time.
 
     Attributes:
-        part: The part.
-        chosen: Numbers of the texts, in ascending order.
+        header: Settings of the texts.
+        texts: The texts by prompt and sample, without the arrays that are in `arrays`.
+        prompts: Each prompt by its number, as its first line has it; turns that were not decoded have no tokens.
+        outgrown: Number of turns that were not decoded, as their conversations had outgrown the context.
+        arrays: The file with hidden states and most probable tokens; None if there is none.
     """
 
-    part: RecordPart
-    chosen: tuple[int, ...]
+    header: PartHeader
+    texts: tuple[RecordedText, ...]
+    prompts: tuple[PromptText, ...] = ()
+    outgrown: int = 0
+    arrays: Path | None = None
 
     @property
-    def header(self) -> PartHeader:
-        """Settings of the part."""
-        return self.part.header
-
-    @property
-    def columns(self) -> Sequence[PromptColumns]:
-        """What is known of each prompt of the part."""
-        return self.part.columns
-
-    @property
-    def outgrown(self) -> int:
-        """Number of turns of the part that were not decoded."""
-        return self.part.outgrown
+    def finished(self) -> bool:
+        """Whether the task was recorded to its end."""
+        return len(self.texts) + self.outgrown == self.header.texts
 
     def __len__(self) -> int:
-        return len(self.chosen)
+        return len(self.texts)
 
     def __iter__(self) -> Iterator[RecordedText]:
-        wanted = set(self.chosen)
-        last = self.chosen[-1] + 1 if self.chosen else 0
-        return (text for number, text in enumerate(islice(self.part, last)) if number in wanted)
+        if self.arrays is None:
+            yield from self.texts
+            return
+        with safe_open(self.arrays, framework="np") as file:
+            slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118  (no mapping)
+            start = 0
+            for text in self.texts:
+                end = start + len(text.tokens)
+                yield replace(text, **{name: one[start:end] for name, one in slices.items()})
+                start = end
+
+    def conversation_of(self, number: int) -> int:
+        """Return the number of the first turn of a prompt's conversation.
+
+        Turns of a conversation resemble each other, as texts of a prompt do.
+        """
+        turn = self.prompts[number].turn if self.prompts else 1
+        return number - turn + 1
 
 
 @dataclass(frozen=True)

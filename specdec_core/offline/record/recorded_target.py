@@ -9,24 +9,22 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
 from torch import Tensor
 
 from specdec_core.interface import TargetInfo
 from specdec_core.interface.errors import ConfigError, ModelError
-from specdec_core.interface.files import writing_file, writing_folder
+from specdec_core.interface.files import writing_folder
 from specdec_core.models import LoadedModel, load_vocabulary
 from specdec_core.models.device import parse_device
 from specdec_core.models.load.loading import load_as_set
 from specdec_core.models.load.locate import read_tokenizer
-from specdec_core.offline.record.file_errors import damaged, open_arrays
 from specdec_core.offline.record.format import Record
-from specdec_core.offline.record.reader import FEATURES, TOKENIZER
+from specdec_core.offline.record.store import FEATURES, TOKENIZER, damaged
 from specdec_core.registry import is_shipped
 
 _INPUT, _OUTPUT = "input_embeddings", "output_embeddings"
-_TYPES = frozenset(("F64", "F32", "F16", "BF16"))
-"""Number formats of embeddings, as safetensors names them."""
 
 
 class RecordedFeatures:
@@ -43,20 +41,15 @@ class RecordedFeatures:
     num_layers = None
 
     def __init__(self, path: Path, device: torch.device) -> None:
-        self._path = path
-        self._device = device
-        with open_arrays(path, "pt") as file:
-            metadata: dict[str, str] = file.metadata() or {}
-            stored = {str(name): file.get_slice(name) for name in file.keys()}  # noqa: SIM118  (no mapping)
-            shapes = {name: one.get_shape() for name, one in stored.items()}
-            kinds = {one.get_dtype() for one in stored.values()}
-        if not {_OUTPUT} <= shapes.keys() <= {_OUTPUT, _INPUT}:
-            raise damaged(path, f"it must have {_OUTPUT}, perhaps {_INPUT}, and nothing else")
-        if not kinds <= _TYPES or any(len(shape) != 2 for shape in shapes.values()):
-            raise damaged(path, "embeddings must be matrices of floats")
-        self._stored = frozenset(shapes)
-        self.hidden_size = int(shapes[_OUTPUT][1])
-        self._fingerprint = metadata.get("fingerprint")
+        self._path, self._device = path, device
+        try:
+            with safe_open(path, framework="pt") as file:
+                metadata: dict[str, str] = file.metadata() or {}
+                self._fingerprint = metadata.get("fingerprint")
+                self._tied = _INPUT not in file.keys()  # noqa: SIM118  (no mapping)
+                self.hidden_size = int(file.get_slice(_OUTPUT).get_shape()[1])
+        except (OSError, SafetensorError) as error:
+            raise damaged(path, str(error)) from error
 
     @cached_property
     def output_embeddings(self) -> Tensor:
@@ -67,7 +60,7 @@ class RecordedFeatures:
     def input_embeddings(self) -> Tensor:
         """Weights `[V', E]` of the (decoder's) input embedding."""
         # Tied embeddings are stored once.
-        return self._read(_INPUT) if _INPUT in self._stored else self.output_embeddings
+        return self.output_embeddings if self._tied else self._read(_INPUT)
 
     def fingerprint(self) -> str:
         """Return the digest of the target's weights.
@@ -82,7 +75,7 @@ class RecordedFeatures:
         return self._fingerprint
 
     def _read(self, name: str) -> Tensor:
-        with open_arrays(self._path, "pt") as file:
+        with safe_open(self._path, framework="pt") as file:
             tensor: Tensor = file.get_tensor(name)
         return tensor.to(self._device)
 
@@ -99,8 +92,7 @@ def target_info(record: Record, folder: Path = Path(), device: str = "auto") -> 
         ConfigError: The tokenizer is not the one that was recorded.
         ModelError: The tokenizer cannot be read, or the device does not exist.
     """
-    header = record.header
-    where = parse_device(device)
+    header, where, embeddings = record.header, parse_device(device), record.path / FEATURES
     return TargetInfo(
         vocab_size=header.vocab_size,
         eos_ids=header.eos_ids,
@@ -108,19 +100,8 @@ def target_info(record: Record, folder: Path = Path(), device: str = "auto") -> 
         tokenizer=recorded_tokenizer(record),
         encoder_decoder=header.encoder_decoder,
         folder=folder,
-        features=_features(record, where),
+        features=RecordedFeatures(embeddings, where) if embeddings.exists() else None,
     )
-
-
-def _features(record: Record, device: torch.device) -> RecordedFeatures | None:
-    """Return the target's embeddings; None if the record has none."""
-    path, hidden_size = record.path / FEATURES, record.header.hidden_size
-    if not path.exists():
-        return None
-    found = RecordedFeatures(path, device)
-    if hidden_size not in (None, found.hidden_size):
-        raise damaged(path, f"the hidden size is {found.hidden_size}, and {hidden_size} in record.json")
-    return found
 
 
 def load_recorded(record: Record, folder: Path = Path()) -> LoadedModel:
@@ -207,17 +188,12 @@ def save_tokenizer(path: Path, model: str, tokenizer: Any) -> None:
         tokenizer.save_pretrained(temporary)
 
 
-def save_features(path: Path, target: LoadedModel, fingerprint: str | None) -> None:
-    """Write the embeddings of a target into the folder of a record, in the number format of its weights.
-
-    Raises:
-        ConfigError: The file cannot be written.
-    """
+def stored_features(target: LoadedModel, fingerprint: str | None) -> bytes:
+    """Return the file of a record with the embeddings of a target, in the number format of its weights."""
     features = target.features
     assert features is not None, "a target without an output embedding has no hidden states to record"
     output, read = features.output_embeddings, features.input_embeddings
     tied = output.shape == read.shape and output.data_ptr() == read.data_ptr()
     stored = {_OUTPUT: output} if tied else {_OUTPUT: output, _INPUT: read}
     metadata = {} if fingerprint is None else {"fingerprint": fingerprint}
-    with writing_file(path / FEATURES) as temporary:
-        save_file({name: weight.cpu().contiguous() for name, weight in stored.items()}, temporary, metadata)
+    return save({name: weight.cpu().contiguous() for name, weight in stored.items()}, metadata)

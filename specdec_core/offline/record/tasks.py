@@ -8,14 +8,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from specdec_core.interface.errors import ConfigError, differences
-from specdec_core.offline.record.file_errors import validated
 from specdec_core.offline.record.format import HEADER
-from specdec_core.study.config.prompts import PromptText, fingerprint_prompts, render_prompt
+from specdec_core.offline.record.store import validated
+from specdec_core.study.config.prompts import fingerprint_prompts, render_prompt
 from specdec_core.study.config.schema import PromptsConfig
 from specdec_core.study.config.study import Task
 
 if TYPE_CHECKING:
-    from specdec_core.offline.record.format import PartHeader, PromptColumns, Record, RecordedPrompts, RecordPart
+    from specdec_core.offline.record.format import PartHeader, Record, RecordedPrompts, RecordPart
 
 _IDENTITY = ("model", "revision", "subfolder", "adapter", "quantization_config")
 """Settings that decide what a target says; the others decide how fast."""
@@ -26,7 +26,19 @@ def recorded_tasks(record: Record) -> tuple[Task, ...]:
 
     Prompts are token ids, as the target read them.
     """
-    return tuple(_task(record, number) for number in range(len(record.parts)))
+    return tuple(
+        Task(
+            name=part.header.task,
+            target=record.header.target,
+            prompts_config=recorded_prompts(record, number) or _imported_prompts(part),
+            prompts=part.prompts,
+            chat_template=None,
+            sampling=part.header.sampling,
+            generation=part.header.generation,
+            runs=(),
+        )
+        for number, part in enumerate(record.parts)
+    )
 
 
 def named_models(tasks: Iterable[Task]) -> frozenset[str]:
@@ -51,36 +63,12 @@ def recorded_prompts(record: Record, number: int) -> PromptsConfig | None:
     return validated(PromptsConfig, json.dumps(settings), record.path / HEADER, where)
 
 
-def _task(record: Record, number: int) -> Task:
-    part = record.parts[number]
-    header = part.header
-    prompts = {text.number: text.prompt for text in part}
-    count = len(prompts) + part.outgrown
-    texts = tuple(_prompt(part.columns, number, prompts.get(number, ())) for number in range(count))
-    return Task(
-        name=header.task,
-        target=record.header.target,
-        prompts_config=recorded_prompts(record, number) or _imported_prompts(part, tuple(prompts.values())),
-        prompts=texts,
-        chat_template=None,
-        sampling=header.sampling,
-        generation=header.generation,
-        runs=(),
-    )
-
-
-def _imported_prompts(part: RecordPart, prompts: tuple[tuple[int, ...], ...]) -> PromptsConfig:
+def _imported_prompts(part: RecordPart) -> PromptsConfig:
     """Return imported prompts, with names for the columns that group them."""
-    columns = len(part.columns[0].group) if part.columns else 0
+    columns = len(part.prompts[0].group) if part.prompts else 0
     names = ("group",) if columns == 1 else tuple(f"group {n}" for n in range(1, columns + 1))
+    prompts = tuple(prompt.tokens or () for prompt in part.prompts)
     return PromptsConfig(tokens=prompts).model_copy(update={"group": names or None})
-
-
-def _prompt(columns: Sequence[PromptColumns], number: int, tokens: tuple[int, ...]) -> PromptText:
-    if not columns:
-        return PromptText(str(number + 1), None, tokens=tokens)
-    own = columns[number]
-    return PromptText(own.id, None, source=own.source, tokens=tokens, group=own.group, turn=own.turn)
 
 
 def part_for(record: Record, task: Task) -> RecordPart:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from specdec_core.costs import Machine
     from specdec_core.interface import Progress
     from specdec_core.interface.settings import TargetConfig
-    from specdec_core.offline.record import Record, RecordPart
+    from specdec_core.offline.record.format import Record, RecordPart
     from specdec_core.study.run.study_session import StudyResult
 
 _STUDY_FILES = (".yaml", ".yml")
@@ -70,7 +70,8 @@ def replay(
         SpecdecError: The study is invalid, the record is none or does not suit it, or the folder cannot be used. A
             run that cannot be replayed is in the result with the reason, and the others continue.
     """
-    from specdec_core.offline.record import Record, read_record
+    from specdec_core.offline.record.format import Record
+    from specdec_core.offline.record.store import read_record
 
     found = record if isinstance(record, Record) else read_record(record)
     found = found if target is None else found.naming(target)

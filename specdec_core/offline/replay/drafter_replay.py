@@ -20,7 +20,7 @@ from specdec_core.interface.settings import SamplingSettings
 from specdec_core.interface.trainer import NoProgress
 from specdec_core.models import LoadedModel
 from specdec_core.models.device import describe_device
-from specdec_core.offline.record.format import Record, RecordedText, RecordPart, SomeTexts
+from specdec_core.offline.record.format import Record, RecordedText, RecordPart
 from specdec_core.offline.replay.drafter_times import draft_seconds
 from specdec_core.offline.replay.preparation import Preparation
 from specdec_core.offline.replay.text_acceptance import TextAcceptance
@@ -45,6 +45,7 @@ class DrafterReplay:
         part: The part.
         drafter: The drafter, or its validated settings with its name.
         max_gamma: The longest draft, K. All gammas up to K follow from one pass.
+        texts: Numbers of the texts to replay, in ascending order; by default all of the part.
         draft_sampling: The drafter's sampling settings if they differ from the target's (section 6).
         registry: Where plugins come from; by default the installed ones.
         folder: Base for relative paths in the drafter's settings.
@@ -70,6 +71,7 @@ class DrafterReplay:
         drafter: PluginConfig | Drafter,
         *,
         max_gamma: int,
+        texts: Sequence[int] | None = None,
         draft_sampling: SamplingSettings | None = None,
         registry: Registry | None = None,
         folder: Path = Path(),
@@ -81,7 +83,7 @@ class DrafterReplay:
         for name, value in (("max_gamma", max_gamma), ("batch_size", batch_size)):
             if value < 1:
                 raise ConfigError(f"{name} is {value!r}; it must be a whole number, at least 1.")
-        self._part = part
+        self._part, self._texts = part, range(len(part)) if texts is None else texts
         self._name = getattr(drafter, "name", None) or type(drafter).__name__
         self._max_gamma = max_gamma
         self._draft_sampling = draft_sampling
@@ -97,15 +99,15 @@ class DrafterReplay:
         """Notes for readers of the results."""
         return tuple(self._preparation.notes)
 
-    def for_texts(self, texts: RecordPart, acceptance: Sequence[TextAcceptance] | None = None) -> DrafterReplay:
+    def for_texts(self, texts: Sequence[int], acceptance: Sequence[TextAcceptance] | None = None) -> DrafterReplay:
         """Return the same drafter along some of the texts; nothing is loaded again.
 
         Args:
-            texts: Texts of the part.
+            texts: Numbers of the texts.
             acceptance: The acceptance along each, if it is known.
         """
         other = copy(self)
-        other._part, other._acceptance = texts, None if acceptance is None else tuple(acceptance)
+        other._texts, other._acceptance = texts, None if acceptance is None else tuple(acceptance)
         other._timed = None
         return other
 
@@ -122,7 +124,7 @@ class DrafterReplay:
             ConfigError: The part holds no texts, or their probabilities are not probabilities.
         """
         if self._acceptance is None:
-            self._progress.stage(f"{self._name}: replaying", len(self._part))
+            self._progress.stage(f"{self._name}: replaying", len(self._texts))
             found = self._remembered() if self.drafter.remembers else self._alone()
             if not found:
                 raise ConfigError("this part of the record holds no texts.")
@@ -171,10 +173,8 @@ class DrafterReplay:
 
     def _in_order(self) -> Iterator[tuple[ForcedText, bool]]:
         """Yield each text of the whole part up to the last that is replayed, and whether it is replayed."""
-        part = self._part
-        whole, chosen = (part.part, part.chosen) if isinstance(part, SomeTexts) else (part, range(len(part)))
-        wanted = set(chosen)
-        for number, text in enumerate(islice(whole, chosen[-1] + 1 if chosen else 0)):
+        wanted = set(self._texts)
+        for number, text in enumerate(islice(self._part, max(wanted, default=-1) + 1)):
             yield self._forced([text])[0], number in wanted
 
     def costs(self, target: StepCosts, timings: int = 20, batch_size: int = 1) -> StepCosts:
@@ -192,20 +192,16 @@ class DrafterReplay:
         if self._timed is None:
             acceptance = iter(self.acceptance())
             self.drafter.reset()  # each text is as new to it as in `acceptance`
-            size = min(batch_size, len(self._part))
+            size = min(batch_size, len(self._texts))
             texts = ([(text, next(acceptance)) for text in some] for some in self._batches(size))
             self._timed = draft_seconds(texts, self._open, self._max_gamma, timings)
         return target.with_drafter(*self._timed)
 
     def _batches(self, size: int) -> Iterator[Sequence[ForcedText]]:
         """Yield the texts, some at a time."""
-        batch: list[RecordedText] = []
-        for text in self._part:
-            batch.append(text)
-            if len(batch) == size:
-                yield self._forced(batch)
-                batch = []
-        if batch:
+        wanted = set(self._texts)
+        texts = (text for number, text in enumerate(self._part) if number in wanted)
+        while batch := list(islice(texts, size)):
             yield self._forced(batch)
 
     def _forced(self, texts: Sequence[RecordedText]) -> list[ForcedText]:

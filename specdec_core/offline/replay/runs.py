@@ -15,8 +15,7 @@ from specdec_core.costs import StepCosts
 from specdec_core.decoding import make_gamma, make_lenience, make_rule
 from specdec_core.interface import AcceptanceRule, GammaController
 from specdec_core.interface.errors import ConfigError
-from specdec_core.offline.record import Record, RecordedText, RecordPart
-from specdec_core.offline.record.format import SomeTexts, conversation_of
+from specdec_core.offline.record.format import Record, RecordedText, RecordPart
 from specdec_core.offline.replay import DrafterReplay, Replayed, TextAcceptance, check_replayable, expected_metrics
 from specdec_core.offline.replay.workers import PooledDrafter, PooledReplay
 from specdec_core.study.report.run_fields import PromptCounts, ReplayedOn
@@ -105,8 +104,9 @@ class Replayer:
         return partial(
             DrafterReplay,
             self.record,
-            self.part if texts is None else SomeTexts(self.part, tuple(texts)),
+            self.part,
             loaded or run.drafter,
+            texts=texts,
             max_gamma=max_gamma,
             draft_sampling=run.draft_sampling,
             registry=self.registry,
@@ -129,7 +129,7 @@ class RecordedTexts:
     def __init__(self, part: RecordPart) -> None:
         self._texts = [_undrafted(text) for text in part]
         self._numbers = [text.number for text in self._texts]
-        self.prompts = list(map(conversation_of(part), self._numbers))
+        self.prompts = list(map(part.conversation_of, self._numbers))
         self._count = len(set(self._numbers)) + part.outgrown
 
     def __len__(self) -> int:

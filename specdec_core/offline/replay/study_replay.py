@@ -21,8 +21,7 @@ from specdec_core.interface import AcceptanceRule, GammaController, Progress
 from specdec_core.interface.controllers import FixedGamma
 from specdec_core.interface.errors import ConfigError
 from specdec_core.models.device import describe_device
-from specdec_core.offline.record import Record, RecordPart
-from specdec_core.offline.record.format import finished
+from specdec_core.offline.record.format import Record, RecordPart
 from specdec_core.offline.record.recorded_target import recorded_tokenizer
 from specdec_core.offline.replay import Replayed
 from specdec_core.offline.replay.runs import Asked, Drafted, How, RecordedTexts, Replayer
@@ -309,7 +308,7 @@ class _TaskReplay:
     def _gaps(self) -> list[str]:
         """Return the notes on texts that are not in the part."""
         notes = outgrown(self._part.outgrown)
-        if not finished(self._part):
+        if not self._part.finished:
             there, whole = len(self._texts), self._part.header.texts
             notes.append(f"the record is unfinished: it has {there} of {whole} texts.")
         return notes

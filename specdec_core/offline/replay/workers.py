@@ -13,8 +13,7 @@ import torch
 
 from specdec_core.cluster import Pool
 from specdec_core.costs import StepCosts
-from specdec_core.offline.record import read_record
-from specdec_core.offline.record.format import SomeTexts
+from specdec_core.offline.record.store import read_record
 from specdec_core.offline.replay import DrafterReplay, TextAcceptance
 from specdec_core.offline.replay.drafter_replay import BATCH_SIZE
 from specdec_core.study.config.study import Run
@@ -93,7 +92,6 @@ class PooledDrafter:
         """Return the drafter along some texts of the part; a worker keeps the last one that it loaded."""
         torch.set_num_threads(self.threads)
         record = replace(read_record(self.record), named=self.named)
-        part = record.parts[self.part]
         if _Loaded.last is None or _Loaded.last[0] != self:
             _Loaded.last = None  # frees memory before the next is loaded
             assert self.run.drafter is not None, "the baseline drafts nothing"
@@ -101,7 +99,7 @@ class PooledDrafter:
                 self,
                 DrafterReplay(
                     record,
-                    part,
+                    record.parts[self.part],
                     self.run.drafter,
                     max_gamma=self.max_gamma,
                     draft_sampling=self.run.draft_sampling,
@@ -109,7 +107,7 @@ class PooledDrafter:
                     folder=self.folder,
                 ),
             )
-        return _Loaded.last[1].for_texts(SomeTexts(part, chosen), acceptance)
+        return _Loaded.last[1].for_texts(chosen, acceptance)
 
 
 class _Loaded:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,11 +18,11 @@ from specdec_core.interface.settings import GenerationSettings, SamplingSettings
 from specdec_core.models import LoadedModel
 from specdec_core.offline.record.format import (
     PartHeader,
-    PromptColumns,
     Record,
     RecordedPrompts,
     RecordedText,
     RecordHeader,
+    RecordPart,
 )
 from specdec_core.offline.replay import DrafterReplay
 from specdec_core.offline.replay.expected_counts import expected_counts
@@ -32,32 +32,16 @@ from specdec_core.testing.harness.tiny_target import uncached_logits
 COUNTS = ("target calls", "accepted draft tokens", "draft tokens")
 
 
-@dataclass
-class MemoryPart:
-    """Texts of one task, in memory."""
-
-    header: PartHeader
-    texts: Sequence[RecordedText]
-    columns: Sequence[PromptColumns] = ()
-    outgrown: int = 0
-
-    def __len__(self) -> int:
-        return len(self.texts)
-
-    def __iter__(self) -> Iterator[RecordedText]:
-        return iter(self.texts)
-
-
 def memory_record(
     target: LoadedModel,
     texts: Sequence[RecordedText],
     sampling: SamplingSettings,
     generation: GenerationSettings,
-) -> tuple[Record, MemoryPart]:
+) -> tuple[Record, RecordPart]:
     """Return a record with one part, in memory."""
     prompts = RecordedPrompts(count=1)
     header = PartHeader(sampling=sampling, generation=generation, prompts=prompts, texts=len(texts))
-    part = MemoryPart(header, texts)
+    part = RecordPart(header, tuple(texts))
     whole = RecordHeader(
         target=TargetConfig(model=target.name),
         fingerprint=None,

@@ -10,7 +10,6 @@ import pytest
 from specdec_core.costs import StepCosts
 from specdec_core.decoding import Decoder
 from specdec_core.interface.settings import GenerationSettings, SamplingSettings
-from specdec_core.offline.record.format import SomeTexts
 from specdec_core.offline.replay import DrafterReplay, expected_metrics
 from specdec_core.testing.harness.replaying import memory_record, recorded_texts
 from specdec_core.testing.harness.toys import Gamma
@@ -41,8 +40,7 @@ def recorded(target):
 
 def replay(target, recorded, drafter, chosen=None, **options):
     record, part = recorded
-    some = part if chosen is None else SomeTexts(part, chosen)
-    return DrafterReplay(record, some, drafter, max_gamma=3, target=target, **options)
+    return DrafterReplay(record, part, drafter, max_gamma=3, texts=chosen, target=target, **options)
 
 
 @pytest.mark.parametrize("by_budget", [False, True])

@@ -29,11 +29,12 @@ from specdec_core.interface import (
 )
 from specdec_core.interface.settings import GenerationSettings, SamplingSettings
 from specdec_core.models import LoadedModel, wrap_model
-from specdec_core.offline.record import read_record
 from specdec_core.offline.record.decode import forced_pass
+from specdec_core.offline.record.format import RecordPart
+from specdec_core.offline.record.store import read_record
 from specdec_core.offline.replay import DrafterReplay, check_replayable, expected_metrics
 from specdec_core.registry import plugin_settings
-from specdec_core.testing.harness.replaying import MemoryPart, memory_record, recorded_texts
+from specdec_core.testing.harness.replaying import memory_record, recorded_texts
 from specdec_core.testing.harness.tiny_target import gpt2_config, random_model, uncached_logits
 from specdec_core.testing.harness.toys import Gamma, Hierarchy, TableDrafter
 from specdec_core.verification import SpeculativeSampling
@@ -202,7 +203,7 @@ def test_texts_that_could_have_gone_on_are_drafted_beyond_their_end(target):
 
 def test_texts_that_fill_the_context(target):
     record, part = memory_record(target, texts_of(target, (5,)), SAMPLED, GenerationSettings(max_new_tokens=99))
-    part.texts = [replace(text, finish_reason="eos") for text in part.texts]
+    part = replace(part, texts=tuple(replace(text, finish_reason="eos") for text in part.texts))
     header = record.header.model_copy(update={"max_length": len(PROMPT) + 6})
     [one] = DrafterReplay(replace(record, header=header), part, TableDrafter(6), max_gamma=4).acceptance()
     assert one.limit == 6
@@ -257,7 +258,7 @@ def test_a_drafter_made_of_the_target_has_it_loaded(drafter):
     record = read_record("builtin:code")
     config = plugin_settings(default_registry(), "drafter", drafter)
     part = record.parts[0]
-    one = replace(record, parts=(part,)), MemoryPart(part.header, [next(iter(part))])
+    one = replace(record, parts=(part,)), RecordPart(part.header, (next(iter(part)),))
     [acceptance] = DrafterReplay(*one, config, max_gamma=2).acceptance()
     accepted = acceptance.accept()[: len(acceptance), 0].mean()
     assert (0.9 if drafter["name"] == "quantized" else 0.05) < accepted <= 1

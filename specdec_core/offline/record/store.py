@@ -1,0 +1,307 @@
+"""The files of a record: reading them, and writing them so that a stop loses at most the batch under way.
+
+Importing this imports no torch.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Self, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, ValidationError
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import load_file, save_file
+
+from specdec_core.interface.errors import ConfigError, differences, reading
+from specdec_core.interface.files import input_path, writing_file
+from specdec_core.offline.record.format import (
+    HEADER,
+    Record,
+    RecordedText,
+    RecordHeader,
+    RecordPart,
+    TextLine,
+    VerifyTimes,
+)
+from specdec_core.registry import shipped_file
+from specdec_core.study.config.prompts import PromptText
+
+TOKENIZER = "tokenizer"
+"""Name of the folder with the target's tokenizer."""
+FEATURES = "features.safetensors"
+"""Name of the file with the target's embeddings."""
+_OURS = re.compile(
+    r"\.lock|features\.safetensors|tokenizer|task-\d+\..*|\.(record|features|tokenizer|task-).*\.part"
+)
+"""Names of what a stopped recording may have left in its folder."""
+_MAX_SHOWN = 3
+"""The most differences between two records that a message names."""
+_Model = TypeVar("_Model", bound=BaseModel)
+_Arrays = dict[str, NDArray[Any]]
+
+
+def read_record(path: Path | str) -> Record:
+    """Read a record; its arrays are read when its parts are iterated.
+
+    Args:
+        path: Its folder, or one that ships, such as `builtin:code`.
+
+    Raises:
+        ModelError: No installed collection has this record.
+        ConfigError: It is not a record, or damaged.
+    """
+    shipped = shipped_file(path, "record", HEADER)
+    folder = input_path(path) if shipped is None else shipped.parent
+    if not folder.is_dir():
+        raise ConfigError(
+            f"{path}: no such folder; `specdec record --output {path}` writes a record, and "
+            "builtin:code is one that ships."
+        )
+    header = _read_header(folder)
+    return Record(folder, header, tuple(_read_part(folder, header, number) for number in range(len(header.parts))))
+
+
+def validated(model: type[_Model], data: str | bytes, path: Path, within: str = "") -> _Model:
+    """Return the content of a record's JSON. Values must have their types: nothing is converted.
+
+    Args:
+        model: What it must hold.
+        data: The JSON.
+        path: The file that it comes from.
+        within: Where in the file, for messages.
+
+    Raises:
+        ConfigError: It does not hold that; the message names the file and the key.
+    """
+    try:
+        return model.model_validate_json(data, strict=True)
+    except ValidationError as error:
+        problem = error.errors(include_url=False)[0]
+        where = ": ".join(filter(None, [str(path), within, ".".join(map(str, problem["loc"]))]))
+        raise ConfigError(f"{where}: {problem['msg']}.") from error
+
+
+def damaged(path: Path, reason: str) -> ConfigError:
+    """Return the error for a file of a record that cannot be used."""
+    return ConfigError(
+        f"{path}: this file of a record is damaged: {reason}. Copy the record again, or record it anew with "
+        "--fresh."
+    )
+
+
+def _read_header(folder: Path) -> RecordHeader:
+    path = folder / HEADER
+    with reading(path, ConfigError, "the header of a record"):
+        return validated(RecordHeader, path.read_bytes(), path)
+
+
+def _lines_file(folder: Path, number: int) -> Path:
+    return folder / f"task-{number}.jsonl"
+
+
+def _arrays_file(folder: Path, number: int) -> Path:
+    return folder / f"task-{number}.safetensors"
+
+
+def _read_part(folder: Path, header: RecordHeader, number: int) -> RecordPart:
+    """Return the texts of a task; of an interrupted recording, those that are whole."""
+    path, arrays = _lines_file(folder, number), _arrays_file(folder, number)
+    rows = _array_rows(arrays, header) if header.array_names else None
+    texts: list[RecordedText] = []
+    prompts: dict[int, PromptText] = {}
+    tokens = outgrown = 0
+    for count, data in enumerate(_whole_lines(path), start=1):
+        line = validated(TextLine, data, path, f"line {count}")
+        tokens += len(line.tokens)
+        if rows is not None and tokens > rows:
+            break
+        if max((*line.prompt, *line.tokens), default=0) >= header.vocab_size:
+            raise damaged(path, f"line {count} holds ids beyond the vocabulary")
+        if line.number not in range(len(prompts) - 1, len(prompts) + 1):
+            raise damaged(path, f"line {count} has the number {line.number}, and numbers ascend without a gap")
+        prompts[line.number] = line.prompt_text()
+        if line.tokens:
+            texts.append(line.text())
+        else:
+            outgrown += 1
+    return RecordPart(
+        header.parts[number], tuple(texts), tuple(prompts.values()), outgrown, arrays if rows else None
+    )
+
+
+def _whole_lines(path: Path) -> list[bytes]:
+    """Return the lines of a file without a last one that was torn; none if there is no file."""
+    if not path.exists():
+        return []
+    with reading(path, ConfigError, "the texts of a record"):
+        *lines, torn = path.read_bytes().split(b"\n")
+    if torn:
+        warnings.warn(f"{path}: the last line is incomplete and left out.", RuntimeWarning, stacklevel=2)
+    return lines
+
+
+def _array_rows(path: Path, header: RecordHeader) -> int:
+    """Return the number of tokens that a file has arrays for; 0 if there is no file."""
+    if not path.exists():
+        return 0
+    try:
+        with safe_open(path, framework="np") as file:
+            shapes = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
+    except (OSError, SafetensorError) as error:
+        raise damaged(path, str(error)) from error
+    rows = next((shape[0] for shape in shapes.values() if shape), 0)
+    widths = {"hidden": header.hidden_size, "top_tokens": header.top_k, "top_probabilities": header.top_k}
+    expected = {name: (rows, widths[name]) for name in header.array_names}
+    if shapes != expected:
+        raise damaged(path, f"its arrays have the shapes {shapes}, and must have {expected}")
+    return rows
+
+
+class RecordWriter:
+    """A record that is being written: a new one, or an unfinished one with the same header.
+
+    Args:
+        path: Folder of the record; created if it does not exist.
+        header: The header. T(k) is not part of what must be equal: it is added at the end.
+        fresh: Discard the record that is in the folder.
+
+    Raises:
+        ConfigError: The folder holds another record, or other things, or cannot be written.
+
+    Attributes:
+        path: The folder.
+        header: The content of `record.json`.
+        stored: Number of lines of each task that are on the disk.
+    """
+
+    def __init__(self, path: Path, header: RecordHeader, *, fresh: bool = False) -> None:
+        self.path = path
+        check_folder(path)
+        if fresh:
+            _discard(path)
+        if (path / HEADER).exists():
+            there = _read_header(path)
+            before, now = (one.model_dump(mode="json", exclude={"times"}) for one in (there, header))
+            if differ := differences(before, now):
+                raise ConfigError(
+                    f"{path} holds another record ({'; '.join(differ[:_MAX_SHOWN])}). Choose another --output, or "
+                    "pass --fresh to start over there."
+                )
+            header = there
+        else:
+            _write_header(path, header)
+        self.header = header
+        self.stored = [len(part) + part.outgrown for part in self.record().parts]
+
+    def task(self, number: int, keep: int) -> TaskWriter:
+        """Return a writer of the lines of a task that follow the first `keep`; others are dropped."""
+        self.stored[number] = keep
+        return TaskWriter(self, number, keep)
+
+    def add_times(self, times: VerifyTimes) -> None:
+        """Store T(k), replacing any that is there."""
+        self.header = self.header.model_copy(update={"times": times})
+        _write_header(self.path, self.header)
+
+    def record(self) -> Record:
+        """Return the record as it is on the disk."""
+        return read_record(self.path)
+
+
+class TaskWriter:
+    """Appends lines, and the arrays of their texts, to a task of a record.
+
+    Lines are on the disk when `append` returns. A safetensors file cannot grow, so it is written again when as
+    many texts wait for it as it holds, and on leaving a `with` block; lines whose arrays are lost are not read.
+    """
+
+    def __init__(self, writer: RecordWriter, number: int, keep: int) -> None:
+        self._writer, self._number = writer, number
+        self._lines = _lines_file(writer.path, number)
+        self._file = _arrays_file(writer.path, number)
+        self._arrays: _Arrays = {}
+        self._saved, self._waiting = 0, list[RecordedText]()
+        lines = _whole_lines(self._lines)[:keep]
+        with writing_file(self._lines) as temporary:
+            temporary.write_bytes(b"".join(line + b"\n" for line in lines))
+        if keep and writer.header.array_names:
+            counts = [len(json.loads(line).get("tokens", ())) for line in lines]
+            self._arrays = {name: array[: sum(counts)] for name, array in load_file(self._file).items()}
+            self._saved = len(counts)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._save()
+
+    def append(self, lines: Sequence[TextLine], texts: Sequence[RecordedText] = ()) -> None:
+        """Store lines, and the arrays of their texts if the record has any.
+
+        Raises:
+            ConfigError: They cannot be written.
+        """
+        data = "".join(line.model_dump_json(exclude_defaults=True) + "\n" for line in lines)
+        try:
+            with self._lines.open("ab") as file:
+                file.write(data.encode())
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            raise ConfigError(
+                f"output {self._lines} cannot be written: {error.strerror}; make room for it."
+            ) from error
+        self._writer.stored[self._number] += len(lines)
+        self._waiting += texts
+        if len(self._waiting) >= self._saved:
+            self._save()
+
+    def _save(self) -> None:
+        if not self._waiting:
+            return
+        for name in self._writer.header.array_names:
+            before = [self._arrays[name]] if name in self._arrays else []
+            self._arrays[name] = np.concatenate([*before, *(getattr(text, name) for text in self._waiting)])
+        if self._arrays:
+            with writing_file(self._file) as temporary:
+                save_file(self._arrays, temporary)
+        self._saved += len(self._waiting)
+        self._waiting = []
+
+
+def check_folder(path: Path) -> None:
+    """Reject a folder with other things in it than a record, or than what is left of one.
+
+    Raises:
+        ConfigError: With what is in the way.
+    """
+    if path.is_dir() and not (path / HEADER).is_file():
+        if others := [entry.name for entry in path.iterdir() if not _OURS.match(entry.name)]:
+            raise ConfigError(
+                f"output {path} is a folder with other things in it ({others[0]}), and no record; give another "
+                "--output."
+            )
+    elif path.exists() and not path.is_dir():
+        raise ConfigError(f"output {path} is a file, and a record is a folder; give another --output.")
+
+
+def _write_header(path: Path, header: RecordHeader) -> None:
+    with writing_file(path / HEADER) as temporary:
+        temporary.write_text(header.model_dump_json(indent=2) + "\n", encoding="utf-8")
+
+
+def _discard(path: Path) -> None:
+    """Delete the files of a record; whatever else is in the folder stays."""
+    (path / HEADER).unlink(missing_ok=True)  # first: without it, the rest is not a record
+    (path / FEATURES).unlink(missing_ok=True)
+    shutil.rmtree(path / TOKENIZER, ignore_errors=True)
+    for file in path.glob("task-*"):
+        file.unlink()
