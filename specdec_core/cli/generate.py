@@ -36,9 +36,6 @@ if TYPE_CHECKING:
     from specdec_core.interface import StepReport
     from specdec_core.models import LoadedModel
 
-_MAX_PROMPT = 100_000_000
-"""The most bytes of a prompt from a file."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class _RunOptions:
@@ -195,7 +192,6 @@ def _prompts(prompt: str | None, prompts: str | None, source: _PromptOptions) ->
         raise PromptError(f"give a prompt or --prompts or --file{found}; - reads the prompt from standard input.")
     if source.system is not None and not source.chat:
         raise PromptError("--system: requires --chat, which treats the prompt as a user message.")
-    _checked(source.system or "", "--system")
     if source.chat_template is not None and prompts is None and not source.chat:
         raise PromptError("--chat-template: no prompt is a chat; add --chat, or use prompts with `messages`.")
     settings = {"texts": [_text_of(prompt or "", source.file)]} if prompts is None else prompts_settings(prompts)
@@ -211,7 +207,7 @@ def _text_of(prompt: str, file: Path | None) -> str:
         with reading(file, PromptError, "a prompt"), file.open(encoding="utf-8-sig") as opened:
             text = opened.read()
     else:
-        text = _standard_input() if prompt == "-" else _checked(prompt, "the prompt")
+        text = _standard_input() if prompt == "-" else prompt
     if not text.strip():
         raise PromptError("the prompt is empty: write at least one word.")
     return text
@@ -219,21 +215,9 @@ def _text_of(prompt: str, file: Path | None) -> str:
 
 def _standard_input() -> str:
     try:
-        text = sys.stdin.read(_MAX_PROMPT + 1)
+        return sys.stdin.read()
     except UnicodeDecodeError as error:
         raise PromptError(f"standard input is not text: byte {error.start} is not {error.encoding}.") from error
-    if len(text) > _MAX_PROMPT:
-        raise PromptError(f"standard input has more than {_MAX_PROMPT:,} characters, the most that is read.")
-    return _checked(text, "standard input")
-
-
-def _checked(text: str, what: str) -> str:
-    """Return a text; reject bytes that are not characters, which Python keeps as halves of surrogate pairs."""
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise PromptError(f"{what} is not text: character {error.start + 1} is not UTF-8.") from error
-    return text
 
 
 def _decode(task: Task, run: Run, how: _Decoding) -> None:

@@ -1,12 +1,10 @@
 """The command `specdec`: its sub-commands and error handling."""
 
-import os
 import re
 import sys
 import traceback
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from typing import Annotated, Any, NoReturn
+from contextlib import suppress
+from typing import Annotated
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -28,27 +26,12 @@ from specdec_core.cli.theory import theory_app
 from specdec_core.cli.train import train_app
 from specdec_core.cli.tune import tune
 from specdec_core.interface.errors import SpecdecError, exception_text
-from specdec_core.study.report.formats import visible
-
-_UsageError: type[Exception] = typer.BadParameter.__mro__[1]
-"""The exception that typer raises about arguments; it exports no name for it."""
-
 
 _OPTIONAL = {
     "--ray": (re.compile(r"auto|local|(ray://)?[^\s/\\]+:\d+"), "auto"),
     "--trace": (re.compile(r".+\.html?", re.IGNORECASE | re.DOTALL), "-"),
 }
 """Options whose value may be left out: the pattern of a value, as opposed to an argument, and the default."""
-
-
-@contextmanager
-def _visibly() -> Iterator[None]:
-    """Make typer's own messages visible, which quote what was given."""
-    try:
-        yield
-    except _UsageError as error:
-        vars(error)["message"] = visible(str(vars(error)["message"]))
-        raise
 
 
 class _Command(TyperCommand):
@@ -74,20 +57,10 @@ class _Group(TyperGroup):
             args = ["--debug", *(arg for arg in own if arg != "--debug"), *args[len(own) :]]
         return super().parse_args(ctx, args)
 
-    def make_context(self, *args: Any, **kwargs: Any) -> typer.Context:
-        """Read the options of the program; what typer says about wrong ones cannot control the terminal."""
-        with _visibly():
-            return super().make_context(*args, **kwargs)  # type: ignore[return-value]
-
     def invoke(self, ctx: typer.Context) -> object:  # type: ignore[override]
         """Run the command."""
         try:
-            with _visibly():
-                return super().invoke(ctx)
-        except SystemExit as left:  # typer's own way out is another exception
-            if isinstance(left.__context__, BrokenPipeError):
-                raise  # of rich, when the reader of the output has left
-            raise RuntimeError(f"sys.exit({left.code!r}) was called in the middle of the command") from left
+            return super().invoke(ctx)
         except (KeyboardInterrupt, Exception) as error:
             stopped = error if isinstance(error, KeyboardInterrupt) else Stopped.received
             if stopped is None and not isinstance(error, SpecdecError):
@@ -164,34 +137,13 @@ def main() -> None:
     prepare_streams()
     try:
         app(prog_name="specdec")
-    except OSError as error:
-        if error.filename is not None or not _output_fails():
-            _defect(error)
-        # What is left in the buffer would be reported again when Python ends.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        print(f"standard output cannot be written: {error.strerror or error}.", file=sys.stderr)  # noqa: T201
-        sys.exit(2)
     except Exception as error:
-        _defect(error)
-
-
-def _output_fails() -> bool:
-    """Return whether standard output takes no more: a full disk, or a closed pipe."""
-    try:
-        sys.stdout.write("\n")
-        sys.stdout.flush()
-    except OSError:
-        return True
-    return False
-
-
-def _defect(error: Exception) -> NoReturn:
-    if "--debug" in sys.argv[1:]:
-        raise error
-    error_console().print(
-        f"internal error: {exception_text(error)}\nThis is a bug in specdec or in a plugin; "
-        "run the command with --debug to see where.",
-        style="red",
-        soft_wrap=True,
-    )
-    sys.exit(1)
+        if "--debug" in sys.argv[1:]:
+            raise
+        error_console().print(
+            f"internal error: {exception_text(error)}\nThis is a bug in specdec or in a plugin; "
+            "run the command with --debug to see where.",
+            style="red",
+            soft_wrap=True,
+        )
+        sys.exit(1)

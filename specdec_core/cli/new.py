@@ -8,16 +8,8 @@ from typing import Annotated
 from typer import Argument, Option
 
 from specdec_core.cli.options.shared_options import output_console
-from specdec_core.cli.scaffold import (
-    STYLES,
-    File,
-    Kind,
-    Style,
-    check_free,
-    names_of,
-    package_files,
-    write_package,
-)
+from specdec_core.cli.scaffold.names import check_free, names_of
+from specdec_core.cli.scaffold.package import STYLES, File, Kind, Style, package_files, write_package
 from specdec_core.interface.errors import ConfigError
 from specdec_core.registry import KIND_LABELS, default_registry
 

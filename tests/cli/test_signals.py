@@ -1,59 +1,56 @@
-"""Signals end a command in order, at any moment; a second one ends it at once."""
+"""Signals end a command in order, at any moment."""
 
+import os
 import signal
 import subprocess
 import sys
+import time
 from contextlib import ExitStack
 
 import pytest
+from typer.testing import CliRunner
 
-START = "from specdec_core.cli.start import main; main()"
-# Stops where a real command would be busy; a deaf one goes on after a signal.
-BUSY = """
-import sys, time
 from specdec_core.cli import listing, start
+from specdec_core.cli.main import app
 
-def busy(study, *_, **__):
-    try:
-        print("busy", flush=True)
-        time.sleep(60)
-    except KeyboardInterrupt:
-        if study.name == "replaced":  # as pydantic does while it builds a schema
-            raise ValueError("Stopped:") from None
-        if study.name != "deaf":
+# `nohup` and background jobs ignore these signals, and children inherit that.
+HEEDED = "import signal; [signal.signal(number, signal.SIG_DFL) for number in (signal.SIGINT, signal.SIGHUP)]\n"
+START = HEEDED + "from specdec_core.cli.start import main; main()"
+NUMBERS = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
+
+
+@pytest.fixture
+def heeded():
+    """Let signals be handled here as in a command, whatever handles them otherwise."""
+    before = {number: signal.signal(number, signal.SIG_DFL) for number in NUMBERS}
+    start._handle(start._stop)
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+    start.Stopped.received = None
+
+
+@pytest.mark.parametrize("number", NUMBERS)
+@pytest.mark.parametrize("replaced", [False, True], ids=["as it is", "replaced by a library"])
+def test_a_signal_ends_a_command_as_ctrl_c_does(heeded, monkeypatch, number, replaced):
+    def busy(*_, **__):
+        try:
+            os.kill(os.getpid(), number)
+            time.sleep(60)
+        except KeyboardInterrupt:
+            if replaced:  # as pydantic does while it builds a schema
+                raise ValueError("Stopped:") from None
             raise
-        print("deaf", flush=True)
-        time.sleep(60)
 
-listing.load_study = busy
-sys.argv = ["specdec", "validate", *sys.argv[1:]]
-start.main()
-"""
+    monkeypatch.setattr(listing, "load_study", busy)
+    result = CliRunner().invoke(app, ["validate", "study.yaml"])
+    assert (result.exit_code, result.stderr) == (128 + number, "stopped.\n")
 
 
-def ended(code, number, *arguments, times=1):
-    """Return the exit code and standard error of a process that gets a signal whenever it has written a line."""
-    command = [sys.executable, "-c", code, *arguments]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        for _ in range(times):
-            assert process.stdout.readline()
-            process.send_signal(number)
-        _, errors = process.communicate(timeout=60)
-    return process.returncode, errors
-
-
-@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP"])
-def test_a_signal_ends_a_command_as_ctrl_c_does(name):
-    number = getattr(signal, name)
-    assert ended(BUSY, number, "study") == (128 + number, "stopped.\n")
-
-
-def test_a_signal_is_reported_as_such_if_a_library_replaces_its_exception():
-    assert ended(BUSY, signal.SIGTERM, "replaced") == (143, "stopped.\n")
-
-
-def test_a_second_signal_ends_a_command_that_does_not_listen():
-    assert ended(BUSY, signal.SIGINT, "deaf", times=2) == (130, "stopped.\n")
+def test_a_signal_that_was_ignored_stays_so(heeded):
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    start._handle(start._stop)
+    assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
 
 
 def test_a_signal_during_the_imports_prints_no_traceback():
@@ -67,27 +64,12 @@ class Slow:
             time.sleep(60)
 sys.meta_path.insert(0, Slow())
 """
-    assert ended(held + START, signal.SIGINT) == (130, "stopped.\n")
-
-
-def test_a_signal_that_was_ignored_stays_so():
-    ignored = """
-import signal
-signal.signal(signal.SIGHUP, signal.SIG_IGN)
-from specdec_core.cli import main, start
-main.main = lambda: print(signal.getsignal(signal.SIGHUP) is signal.SIG_IGN)
-start.main()
-"""
-    shown = subprocess.run([sys.executable, "-c", ignored], capture_output=True, text=True)
-    assert shown.stdout == "True\n", shown.stderr
-
-
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /dev/full")
-def test_a_full_standard_output_is_one_line():
-    with open("/dev/full", "w") as full:  # noqa: PTH123
-        command = [sys.executable, "-c", START, "schema"]
-        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True)
-    assert (done.returncode, done.stderr) == (2, "standard output cannot be written: No space left on device.\n")
+    command = [sys.executable, "-c", held + START]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=60)
+    assert (process.returncode, errors) == (130, "stopped.\n")
 
 
 @pytest.mark.slow

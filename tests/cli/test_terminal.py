@@ -1,8 +1,6 @@
 """Output of every command on terminals of all kinds: narrow, without Unicode, closed early, attacked."""
 
 import io
-import json
-import os
 import re
 import subprocess
 import sys
@@ -111,55 +109,23 @@ def test_generated_text_is_escaped_for_a_terminal_only(monkeypatch, terminal, te
     assert out.getvalue() == text
 
 
-STUDY = r"""
+STUDY = """
 target: builtin:target
 prompts: [a b c]
 runs:
-  - {name: "one\e]0;t\a[bold]\u202Ex\ny", drafter: echo, gamma: 2}
+  - {name: one, drafter: echo, gamma: 2}
   - {name: "a-run-with-a-long-name", drafter: echo, gamma: 2, draft_sampling: {temperature: 0.5}}
 """
 
 
 @pytest.fixture
 def study(tmp_path):
-    path = tmp_path / "stu\x1b[31mdy.yaml"
+    path = tmp_path / "study.yaml"
     path.write_text(STUDY)
     return path
 
 
-def test_a_study_of_hostile_names(specdec, study):
-    for columns in (None, 40, 80):
-        result = specdec("validate", study, columns=columns)
-        assert result.exit_code == 0, result.output
-        assert not UNSAFE.search(result.output), repr(result.output)
-        assert r"one\x1b]0;t\x07[bold]\u202ex\ny" in result.stdout
-        assert r"stu\x1b[31mdy.yaml" in "".join(result.stdout.split())
-
-
-def test_errors_of_hostile_keys_and_values(specdec, study):
-    study.write_text(STUDY.replace("target:", '"tar\\eget":').replace("drafter: echo", 'drafter: "ec\\eho"'))
-    result = specdec("validate", study)
-    assert result.exit_code == 2
-    assert not UNSAFE.search(result.stderr), repr(result.stderr)
-    assert r"tar\x1bget" in result.stderr
-    assert r"ec\x1bho" in result.stderr
-    debug = specdec("validate", study, "--debug").stderr
-    assert "Traceback" in debug
-    assert not UNSAFE.search(debug)
-
-
-def test_a_plugin_with_a_hostile_message(specdec, toys):
-    toys.install("dist-a", "hostile_plugin", 'raise RuntimeError("\\x1b[2J[bold]gone[/x]\\u202e")')
-    result = specdec("plugins")
-    assert not UNSAFE.search(result.output)
-    assert r"\x1b[2J[bold]gone[/x]\u202e" in result.stdout
-    records = specdec("plugins", "--json").stdout
-    assert not UNSAFE.search(records)
-    reasons = [one["reason"] for one in json.loads(records) if one["name"] == "hostile_plugin"]
-    assert "\x1b[2J[bold]gone[/x]\u202e" in reasons[0], "the value of the JSON is the message itself"
-
-
-@pytest.mark.parametrize("columns", [40, 60, 80, 100, 200])
+@pytest.mark.parametrize("columns", [40, 100])
 def test_validate_cuts_nothing(specdec, study, columns):
     text = " ".join(specdec("validate", study, columns=columns).stdout.split())
     assert "…" not in text
@@ -172,29 +138,8 @@ def test_validate_cuts_nothing(specdec, study, columns):
 @pytest.mark.parametrize(
     "arguments",
     [
-        (HOSTILE,),
-        (f"--{HOSTILE}",),
-        ("validate", f"--{HOSTILE}"),
-        ("theory", "speed", HOSTILE),
-        ("new", "a", HOSTILE),
-    ],
-    ids=lambda given: f"{len(given)}",
-)
-def test_what_typer_says_is_visible(specdec, arguments):
-    result = specdec(*arguments)
-    assert result.exit_code == 2
-    assert not UNSAFE.search(result.stderr), repr(result.stderr)
-    assert r"\x1b[31m[bold]a" in result.stderr
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
         ("plugins",),
         ("theory", "speed", "--alpha", "0.8", "--c", "0.05", "--verify", "1,1.05,1.1,1.65", "--gamma", "30"),
-        ("theory", "table", "1"),
-        ("theory", "table", "4"),
-        ("theory", "table", "5"),
         ("theory", "divergence", "--p", "0.5,0.3,0.2", "--q", "0.6,0.3,0.1", "--lenience", "0.5"),
     ],
 )
@@ -231,38 +176,6 @@ def test_commands_in_the_help_can_be_copied(specdec, path):
             assert line.strip() in shown, "a command must not be wrapped; continue it with a backslash"
 
 
-def specdec_process(*arguments, **options):
-    code = "from specdec_core.cli.main import main; main()"
-    return subprocess.Popen(
-        [sys.executable, "-c", code, *arguments],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env={**os.environ, **options, "SPECDEC_PLUGINS": "specdec-core"},
-    )
-
-
-def test_a_terminal_without_unicode_does_not_crash():
-    environment = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONIOENCODING": "ascii"}
-    process = specdec_process("theory", "speed", "--alpha", "0.5", "--c", "0.1", COLUMNS="80", **environment)
-    out, err = process.communicate(timeout=60)
-    assert (process.returncode, err) == (0, b"")
-    assert b"the optimal gamma is 2, for " in out
-
-
-@pytest.mark.parametrize("stream", [">&- 2>&-", "<&-"])
-def test_what_the_shell_has_closed(stream):
-    command = f"'{sys.executable}' -c 'from specdec_core.cli.main import main; main()' plugins {stream}"
-    result = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60, check=False)
-    assert (result.returncode, result.stderr) == (0, "")
-
-
-def test_an_error_that_cannot_be_shown_keeps_its_exit_code():
-    command = (
-        f"'{sys.executable}' -c 'from specdec_core.cli.main import main; main()' validate none.yaml 2> /dev/full"
-    )
-    assert subprocess.run(["bash", "-c", command], timeout=60, check=False).returncode == 2
-
-
 def test_warnings_are_messages(capsys, monkeypatch):
     with warnings.catch_warnings():  # restores how they are shown
         monkeypatch.setattr(sys, "stdout", io.StringIO())
@@ -272,12 +185,9 @@ def test_warnings_are_messages(capsys, monkeypatch):
     assert capsys.readouterr().err == f"warning: plugin {SHOWN}\n"
 
 
-@pytest.mark.parametrize("arguments", [("schema",), ("--help",)])
-def test_a_reader_that_leaves_early_gets_no_traceback(arguments):
-    process = specdec_process(*arguments)
-    process.stdout.close()
-    err = process.stderr.read()
-    process.wait(timeout=60)
-    process.stderr.close()
-    assert b"Traceback" not in err
-    assert b"Error" not in err
+def test_a_reader_that_leaves_early_gets_no_traceback():
+    command = [sys.executable, "-c", "from specdec_core.cli.main import main; main()", "schema"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        process.stdout.close()
+        errors = process.stderr.read()
+    assert b"Error" not in errors

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 import re
-import unicodedata
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, distribution, packages_distributions
+from importlib.metadata import packages_distributions
 from typing import TYPE_CHECKING
 
 import specdec_core
@@ -46,10 +45,10 @@ def names_of(kind: PluginKind, name: str) -> Names:
     """Return all names that derive from a plugin's name.
 
     Raises:
-        ConfigError: The name is not valid or too long; the message suggests another.
+        ConfigError: The name is not valid or too long.
     """
     if not _NAME.fullmatch(name):
-        raise ConfigError(f"{name!r} is not a valid plugin name: {_ALLOWED}, for example {_suggestion(name)!r}.")
+        raise ConfigError(f"{name!r} is not a valid plugin name: {_ALLOWED}, as in 'last-word'.")
     if len(name) > _MAX_LENGTH:
         raise ConfigError(
             f"{name[:20] + '...'!r} has {len(name)} characters; a plugin name has at most {_MAX_LENGTH}. "
@@ -73,45 +72,20 @@ def check_free(registry: Registry, kind: PluginKind, names: Names) -> None:
         names: The plugin's names.
 
     Raises:
-        PluginError: A plugin, distribution or module has the name.
+        PluginError: A plugin or a module has the name.
     """
-    owner = _plugin(registry, kind, names) or _distribution(names) or _module(names)
+    owner = None
+    for record in registry.records():
+        if record.kind == kind and _normal(record.name) == _normal(names.name):
+            owner = f"{record.distribution} {record.version} has the {KIND_LABELS[kind]} {record.name!r}"
+    if owner is None and importlib.util.find_spec(names.module) is not None:
+        distributions = packages_distributions().get(names.module, [])
+        owner = f"a module {names.module} is installed" + "".join(f", by {one}" for one in distributions[:1])
     if owner is not None:
         raise PluginError(
             f"the name {names.name!r} is taken: {owner}. Choose another, for example 'my-{names.name}', or "
             "uninstall that package first."
         )
-
-
-def _plugin(registry: Registry, kind: PluginKind, names: Names) -> str | None:
-    for record in registry.records():
-        if record.kind == kind and _normal(record.name) == _normal(names.name):
-            origin = f"{record.distribution} {record.version}".strip()
-            return f"{origin} has the {KIND_LABELS[kind]} {record.name!r}"
-    return None
-
-
-def _distribution(names: Names) -> str | None:
-    try:
-        return f"the distribution {names.distribution} {distribution(names.distribution).version} is installed"
-    except PackageNotFoundError:
-        return None
-
-
-def _module(names: Names) -> str | None:
-    if importlib.util.find_spec(names.module) is None:
-        return None
-    owners = packages_distributions().get(names.module, [])
-    return f"a module {names.module} exists" + (f" in {' and '.join(sorted(set(owners)))}" if owners else "")
-
-
-def _suggestion(name: str) -> str:
-    """Return a valid name that is similar."""
-    plain = unicodedata.normalize("NFKD", name).encode("ascii", "ignore").decode()
-    words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", plain).lower()
-    slug = re.sub(r"[^a-z0-9]+", "-", words).strip("-")
-    found = slug if slug[:1].isalpha() else f"my-{slug or 'drafter'}"
-    return found[:_MAX_LENGTH].rstrip("-")
 
 
 def _normal(name: str) -> str:

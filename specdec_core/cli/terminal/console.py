@@ -4,9 +4,8 @@ import os
 import sys
 import warnings
 from collections.abc import Iterable
-from contextlib import suppress
 from io import TextIOWrapper
-from typing import Any, TextIO
+from typing import Any
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
@@ -66,30 +65,8 @@ def output_console(*, wide: bool = False) -> Console:
 
 
 def error_console() -> Console:
-    """Return a console for progress and errors, on standard error.
-
-    If nothing can be written there, nothing is: only the exit code tells.
-    """
-    return PlainConsole(file=_Forgiving(sys.stderr), stderr=True)
-
-
-class _Forgiving:
-    """A stream that drops what cannot be written."""
-
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
-
-    def write(self, text: str) -> int:
-        with suppress(OSError):
-            self._stream.write(text)
-        return len(text)
-
-    def flush(self) -> None:
-        with suppress(OSError):
-            self._stream.flush()
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._stream, name)
+    """Return a console for progress and errors, on standard error."""
+    return PlainConsole(stderr=True)
 
 
 def write_text(text: str) -> None:
@@ -99,13 +76,7 @@ def write_text(text: str) -> None:
 
 
 def prepare_streams() -> None:
-    """Let standard output and error spell out what their encoding lacks, and show warnings as other messages.
-
-    Where the shell has closed one (`>&-`), what is written goes nowhere, and no file takes its place.
-    """
-    for name in ("stdin", "stdout", "stderr"):
-        if getattr(sys, name) is None:
-            setattr(sys, name, open(os.devnull, "r" if name == "stdin" else "w", encoding="utf-8"))  # noqa: SIM115, PTH123
+    """Let standard output and error spell out what their encoding lacks, and show warnings as other messages."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
