@@ -9,14 +9,10 @@ References:
 
 import math
 from collections.abc import Hashable, Sequence
-from functools import lru_cache
 from statistics import NormalDist, median
 
 MAX_RANGE = 8
 """The interval of the median is the range of up to so many values; of more it leaves out extremes."""
-
-_FEW = {1: 12.706, 2: 4.303, 3: 3.182}
-"""97.5% quantiles of Student's distribution for so few degrees of freedom that their expansion is too small."""
 
 
 def tail(count: int) -> float:
@@ -32,30 +28,10 @@ def tail(count: int) -> float:
 
 
 def _student(freedom: int) -> float:
-    """Return the 97.5% quantile of Student's distribution, expanded in 1 / n: off by 1% at n = 4."""
-    z, n = NormalDist().inv_cdf(0.975), freedom
-    return z + (z**3 + z) / (4 * n) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * n**2)
+    """Return the 97.5% quantile of Student's distribution."""
+    from scipy.special import stdtrit
 
-
-def student_tails(t: float, freedom: int) -> float:
-    """Return the probability that a variable with Student's distribution is at least `t` away from 0.
-
-    Args:
-        t: At least 0.
-        freedom: Degrees of freedom, at least 1.
-
-    References:
-        M. Abramowitz, I. Stegun: Handbook of Mathematical Functions, 1964, 26.7.3 and 26.7.4.
-    """
-    angle = math.atan(t / math.sqrt(freedom))
-    sine, cosine = math.sin(angle), math.cos(angle)
-    odd = freedom % 2
-    term, total = (cosine, 0.0) if odd else (1.0, 0.0)
-    for k in range(1 + odd, freedom, 2):
-        total += term
-        term *= cosine**2 * k / (k + 1)
-    inside = sine * total
-    return max(0.0, 1 - (2 / math.pi * (angle + inside) if odd else inside))
+    return float(stdtrit(freedom, 0.975))
 
 
 def ratio_interval(
@@ -84,7 +60,7 @@ def ratio_interval(
     whole = math.fsum(b for _, b in sums.values())
     ratio = math.fsum(a for a, _ in sums.values()) / whole
     squares = math.fsum((a - ratio * b) ** 2 for a, b in sums.values())
-    half = _FEW.get(count - 1, _student(count - 1)) * math.sqrt(count / (count - 1) * squares) / whole
+    half = _student(count - 1) * math.sqrt(count / (count - 1) * squares) / whole
     return ratio - half, ratio + half
 
 
@@ -109,14 +85,12 @@ def median_interval(values: Sequence[float]) -> tuple[float, float] | None:
     return ordered[dropped], ordered[-1 - dropped]
 
 
-@lru_cache(maxsize=64)
 def _dropped(count: int) -> int:
     """Return how many of some values the interval of the median leaves out at each end."""
-    # In whole numbers, the probability times 2^count: floating point ends at some thousand values.
-    dropped, outside, ways = 0, 2, 1
-    while 20 * (outside := outside + 2 * (ways := ways * (count - dropped) // (dropped + 1))) <= 2**count:
-        dropped += 1
-    return dropped
+    from scipy.special import bdtr
+
+    too_many = next(dropped for dropped in range(count) if 2 * bdtr(dropped, count, 0.5) > 0.05)
+    return max(0, too_many - 1)
 
 
 def relative_spread(values: Sequence[float]) -> float | None:

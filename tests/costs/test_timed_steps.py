@@ -45,7 +45,7 @@ def test_t_is_a_median_and_d_a_mean_by_the_longest_draft_that_was_made():
     assert measured_costs(steps, 2, min_count=4).timed == (0,)
     assert found.verify_spread[2] == pytest.approx((99 - 5) / 12)  # up to eight: the range
     # The interval of Student's distribution for three values around 4.
-    assert found.draft_spread == (pytest.approx(4.303 * math.sqrt(19 / 3) / 4),) * 3
+    assert found.draft_spread == (pytest.approx(4.30265 * math.sqrt(19 / 3) / 4, rel=1e-5),) * 3
 
 
 def test_a_drafter_whose_drafts_differ_in_cost_costs_their_mean():

@@ -1,10 +1,9 @@
-"""The interval of a ratio of sums: how often it covers the ratio, and that terms of a cluster count as one."""
+"""Intervals of a ratio of sums, whose terms of a cluster count as one, and of a median."""
 
 import numpy as np
 import pytest
-from scipy.stats import t
 
-from specdec_core.theory.intervals import ratio_interval, student_tails
+from specdec_core.theory.intervals import median_interval, ratio_interval
 
 
 @pytest.mark.parametrize("clusters", [3, 12, 40])
@@ -33,7 +32,6 @@ def test_one_cluster_has_no_interval():
     assert ratio_interval([4.0, 4.0], [2.0, 2.0], "ab") == (2.0, 2.0)
 
 
-@pytest.mark.parametrize("freedom", [1, 2, 5, 8, 79])
-def test_tails_are_those_of_students_distribution(freedom):
-    for value in (0.0, 0.5, 2.0, 5.0):
-        assert student_tails(value, freedom) == pytest.approx(2 * t.sf(value, freedom), rel=1e-9)
+@pytest.mark.parametrize(("count", "dropped"), [(2, 0), (8, 0), (9, 1), (100, 39)])
+def test_the_interval_of_the_median_leaves_out_extremes(count, dropped):
+    assert median_interval(range(count)) == (dropped, count - 1 - dropped)
