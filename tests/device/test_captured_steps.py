@@ -34,7 +34,7 @@ CAPTURED = ("transformer", "early-exit")
 def seen(monkeypatch):
     """Let decisions be replayed from the first on, without eager ones to compare; give a list of their kinds."""
     kinds = []
-    for name in ("_decide", "_draft"):
+    for name in ("decide", "draft"):
         run = getattr(cuda_graphs.GraphPasses, name)
 
         def listed(passes, *arguments, run=run):
@@ -249,7 +249,7 @@ def test_an_input_that_is_burnt_in_is_noticed(device, burnt):
 
     loaded = target_on(device, "llama")
     passes = cuda_graphs.GraphPasses(loaded, 1e-4, stale)
-    passes.__class__ = type("OnlyDecisions", (cuda_graphs.GraphPasses,), {"_run": lambda *_: None})
+    passes.__class__ = type("OnlyDecisions", (cuda_graphs.GraphPasses,), {"run": lambda *_: None})
     decoder = made(device, "transformer", target=replace(loaded, passes=passes), temperature=1)
     with pytest.warns(RuntimeWarning, match="relative error"):
         decode(decoder, ignore_eos=True)

@@ -26,14 +26,14 @@ PROMPT = [3, 4, 5, 6]
 def counted(loaded, kind):
     """Return a compiled model, and a list of the passes that were replayed."""
     model = compiled(loaded, kind)
-    run, seen = model.passes._run, []
+    run, seen = model.passes.run, []
 
     def counting(*arguments):
         output = run(*arguments)
         seen.append(output is not None)
         return output
 
-    model.passes._run = counting
+    model.passes.run = counting
     return model, seen
 
 

@@ -118,9 +118,10 @@ class GraphPasses(StaticPasses):
         with self._lock:
             self._idle = [*self._idle, cache][-IDLE:]
 
-    def _run(
+    def run(
         self, cache: SlotCache, memory: EncoderMemory | None, layers: Sequence[int], tokens: Tensor, rows: Rows
     ) -> Output | None:
+        """See `StaticPasses`."""
         assert isinstance(cache, GraphCache)
         if memory is not None:
             return None
@@ -141,11 +142,11 @@ class GraphPasses(StaticPasses):
         return Output(*found[0](*inputs, *cache.buffers())).map(Tensor.clone)
 
     @property
-    def decides(self) -> bool:
+    def decides(self) -> bool:  # type: ignore[override]
         """See `StaticPasses`. On a CPU, where tests trace passes, drafts are verified one row at a time."""
         return self._loaded.device.type == "cuda"
 
-    def _decide(
+    def decide(
         self,
         cache: SlotCache,
         layers: Sequence[int],
@@ -154,6 +155,7 @@ class GraphPasses(StaticPasses):
         rows: Rows,
         decision: Decision,
     ) -> tuple[Output, Outputs]:
+        """See `StaticPasses`."""
         assert isinstance(cache, GraphCache)
         width, slots = _width(1 + draft.shape[1]), cache.slots(rows)
         tensors = (draft, *decision.tensors)
@@ -185,9 +187,10 @@ class GraphPasses(StaticPasses):
         count = 1 if self._loaded.features is None else 2
         return Output(*outputs[:count]), outputs[count:]
 
-    def _draft(
+    def draft(
         self, cache: SlotCache, layers: Sequence[int], tokens: Sequence[Sequence[int]], rows: Rows, line: Line
     ) -> Outputs:
+        """See `StaticPasses`."""
         assert isinstance(cache, GraphCache)
         count = _width(max(line.lengths))
         lengths, padding, counts = rows

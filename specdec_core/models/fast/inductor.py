@@ -51,9 +51,10 @@ class InductorPasses(StaticPasses):
         self._numbers = torch.arange(64)
         self._compiled: dict[Any, CheckedPass] = {}
 
-    def _run(
+    def run(
         self, cache: SlotCache, memory: EncoderMemory | None, layers: Sequence[int], tokens: Tensor, rows: Rows
     ) -> Output | None:
+        """See `StaticPasses`."""
         buffers = cache.buffers()
         source = [] if memory is None else memory.buffers()
         end = max(length + count for length, _, count in zip(*rows, strict=True))

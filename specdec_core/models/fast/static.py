@@ -146,6 +146,9 @@ class StaticPasses(ABC):
             run eagerly.
     """
 
+    decides = False
+    """Whether decisions and drafts can be captured together with passes."""
+
     def __init__(self, loaded: LoadedModel, tolerance: float) -> None:
         self.failed: str | None = None
         self._loaded = replace(loaded, passes=None)
@@ -158,76 +161,7 @@ class StaticPasses(ABC):
     def give_back(self, cache: SlotCache) -> None:  # noqa: B027  (most keep none)
         """Take back a cache that is no longer used."""
 
-    def run(
-        self, cache: SlotCache, memory: EncoderMemory | None, layers: Sequence[int], tokens: Tensor, rows: Rows
-    ) -> Output | None:
-        """Run a pass, capturing it if there is none of its kind yet.
-
-        Args:
-            cache: Keys and values of earlier tokens.
-            memory: What the encoder said, for encoder-decoder models.
-            layers: Layers whose outputs are written to the cache.
-            tokens: `[B, T]` int64, T at most `WIDEST`.
-            rows: Where the rows are.
-
-        Returns:
-            Logits and hidden states of at least T columns; None if the pass has to run eagerly.
-        """
-        return self._static(cache, layers, lambda: self._run(cache, memory, layers, tokens, rows))
-
-    @property
-    def decides(self) -> bool:
-        """Whether decisions can be captured together with passes."""
-        return False
-
-    def decide(
-        self,
-        cache: SlotCache,
-        layers: Sequence[int],
-        last: Sequence[int],
-        draft: Tensor,
-        rows: Rows,
-        decision: Decision,
-    ) -> tuple[Output, Outputs] | None:
-        """Run a pass over the last committed token of each row and a draft, and decide, as one captured function.
-
-        Args:
-            cache: Keys and values of earlier tokens.
-            layers: Layers whose outputs are written to the cache.
-            last: The last committed token of each row; any where `rows` counts none.
-            draft: `[B, K]` int64, on the device.
-            rows: Where the rows are.
-            decision: What is decided.
-
-        Returns:
-            Logits and hidden states of at least K + 1 columns, and what was decided, in memory that the next pass
-            overwrites; None if the pass has to run eagerly.
-        """
-        if not self.decides:
-            return None
-        return self._static(cache, layers, lambda: self._decide(cache, layers, last, draft, rows, decision))
-
-    def draft(
-        self, cache: SlotCache, layers: Sequence[int], tokens: Sequence[Sequence[int]], rows: Rows, line: Line
-    ) -> Outputs | None:
-        """Draft a line in one captured function.
-
-        Args:
-            cache: Keys and values of earlier tokens.
-            layers: Layers whose outputs are written to the cache.
-            tokens: `READ` tokens of each row, padded on the left.
-            rows: Where the rows are.
-            line: What is drawn.
-
-        Returns:
-            What the sampler made of at least as many tokens as the longest row has, in memory that the next pass
-            overwrites; None if the passes have to run one by one.
-        """
-        if not self.decides:
-            return None
-        return self._static(cache, layers, lambda: self._draft(cache, layers, tokens, rows, line))
-
-    def _static(self, cache: SlotCache, layers: Sequence[int], function: Callable[[], T | None]) -> T | None:
+    def attempt(self, cache: SlotCache, layers: Sequence[int], function: Callable[[], T | None]) -> T | None:
         """Return the result of a function that runs static passes; None if they have to run eagerly."""
         found = None
         # The first pass, which runs eagerly, determines what is in the cache.
@@ -262,12 +196,23 @@ class StaticPasses(ABC):
             )
 
     @abstractmethod
-    def _run(
+    def run(
         self, cache: SlotCache, memory: EncoderMemory | None, layers: Sequence[int], tokens: Tensor, rows: Rows
     ) -> Output | None:
-        """See `run`. May raise anything."""
+        """Run a pass, capturing it if there is none of its kind yet. May raise anything.
 
-    def _decide(
+        Args:
+            cache: Keys and values of earlier tokens.
+            memory: What the encoder said, for encoder-decoder models.
+            layers: Layers whose outputs are written to the cache.
+            tokens: `[B, T]` int64, T at most `WIDEST`.
+            rows: Where the rows are.
+
+        Returns:
+            Logits and hidden states of at least T columns; None if the pass has to run eagerly.
+        """
+
+    def decide(
         self,
         cache: SlotCache,
         layers: Sequence[int],
@@ -276,11 +221,38 @@ class StaticPasses(ABC):
         rows: Rows,
         decision: Decision,
     ) -> tuple[Output, Outputs]:
-        """See `decide`. May raise anything."""
+        """Run a pass over the last committed token of each row and a draft, and decide, as one captured function.
+
+        Only for passes that have `decides`. May raise anything.
+
+        Args:
+            cache: Keys and values of earlier tokens.
+            layers: Layers whose outputs are written to the cache.
+            last: The last committed token of each row; any where `rows` counts none.
+            draft: `[B, K]` int64, on the device.
+            rows: Where the rows are.
+            decision: What is decided.
+
+        Returns:
+            Logits and hidden states of at least K + 1 columns, and what was decided, in memory that the next pass
+            overwrites.
+        """
         raise NotImplementedError
 
-    def _draft(
+    def draft(
         self, cache: SlotCache, layers: Sequence[int], tokens: Sequence[Sequence[int]], rows: Rows, line: Line
     ) -> Outputs:
-        """See `draft`. May raise anything."""
+        """Draft a line in one captured function. Only for passes that have `decides`. May raise anything.
+
+        Args:
+            cache: Keys and values of earlier tokens.
+            layers: Layers whose outputs are written to the cache.
+            tokens: `READ` tokens of each row, padded on the left.
+            rows: Where the rows are.
+            line: What is drawn.
+
+        Returns:
+            What the sampler made of at least as many tokens as the longest row has, in memory that the next pass
+            overwrites.
+        """
         raise NotImplementedError

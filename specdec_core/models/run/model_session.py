@@ -162,7 +162,7 @@ class ModelSession:
     @property
     def decides(self) -> bool:
         """Whether `decide` captures decisions together with passes."""
-        return self._passes is not None and self._passes.failed is None and self._passes.decides
+        return self._passes is not None and self._passes.decides and self._passes.failed is None
 
     @inference_only
     def decide(
@@ -176,13 +176,15 @@ class ModelSession:
         """
         width = 1 + draft.shape[1]
         several = any(len(row) > 1 for row in uncached)
-        if self._passes is None or width > WIDEST or several or self._vocab_size != self._loaded.vocab_size:
+        if not self.decides or width > WIDEST or several or self._vocab_size != self._loaded.vocab_size:
             return None
-        assert self._cache is not None, "the session is closed"
+        cache, passes, layers = self._cache, self._passes, self._forward.layers
+        assert passes is not None
+        assert cache is not None, "the session is closed"
         last = [row[0] if row else 0 for row in uncached]
         counts = [len(row) + length for row, length in zip(uncached, draft_lengths, strict=True)]
         rows = (self.lengths, [1 - len(row) for row in uncached], counts)
-        found = self._passes.decide(self._cache, self._forward.layers, last, draft, rows, decision)
+        found = passes.attempt(cache, layers, lambda: passes.decide(cache, layers, last, draft, rows, decision))
         if found is None:
             return None
         output = found[0].map(lambda part: part[:, :width])
@@ -208,13 +210,16 @@ class ModelSession:
         """
         fits = all(len(row) <= READ for row in uncached) and max(line.lengths) < WIDEST
         same = self._vocab_size == self._loaded.vocab_size and self.device == line.device
-        if self._passes is None or not fits or not same:
+        if not self.decides or not fits or not same:
             return None
-        assert self._cache is not None, "the session is closed"
+        cache, passes, layers = self._cache, self._passes, self._forward.layers
+        assert passes is not None
+        assert cache is not None, "the session is closed"
         counts = list(map(len, uncached))
         padding = [READ - count for count in counts]
         tokens = [[*[0] * missing, *row] for missing, row in zip(padding, uncached, strict=True)]
-        made = self._passes.draft(self._cache, self._forward.layers, tokens, (self.lengths, padding, counts), line)
+        rows = (self.lengths, padding, counts)
+        made = passes.attempt(cache, layers, lambda: passes.draft(cache, layers, tokens, rows, line))
         if made is not None:
             self.calls += max(line.lengths)
             read = [count + max(length - 1, 0) for count, length in zip(counts, line.lengths, strict=True)]
@@ -329,11 +334,12 @@ class ModelSession:
     def _replay(self, block: Block) -> Output | None:
         """Run a captured pass; return None if there is none for this block."""
         width = block.tokens.shape[1]
-        if self._passes is None or width > WIDEST or block.inputs:
+        cache, passes, layers = self._cache, self._passes, self._forward.layers
+        if passes is None or width > WIDEST or block.inputs:
             return None
-        assert self._cache is not None, "the session is closed"
+        assert cache is not None, "the session is closed"
         rows = (self.lengths, block.padding, block.counts)
-        output = self._passes.run(self._cache, self._memory, self._forward.layers, block.tokens, rows)
+        output = passes.attempt(cache, layers, lambda: passes.run(cache, self._memory, layers, block.tokens, rows))
         if output is None:
             return None
         hidden = None if self._forward.features is None else output.hidden
