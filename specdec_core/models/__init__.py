@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from specdec_core.models.fast.packing import pack, unpack
     from specdec_core.models.fast.quantizing import quantize
     from specdec_core.models.inflation import inflate
-    from specdec_core.models.load.byte_level import bytes_of_characters
     from specdec_core.models.load.checkpoint import without_progress_bar
     from specdec_core.models.load.loading import load_as_set, load_model
     from specdec_core.models.load.model_outline import ModelOutline, load_outline, load_vocabulary
@@ -36,7 +35,6 @@ __all__ = [
     "ModelOutline",
     "ModelSession",
     "PrefixCache",
-    "bytes_of_characters",
     "compile_model",
     "fetched_later",
     "first_layers",
@@ -66,7 +64,6 @@ __all__ = [
 lazy_attributes(
     globals(),
     {
-        "specdec_core.models.load.byte_level": ("bytes_of_characters",),
         "specdec_core.models.load.checkpoint": ("without_progress_bar",),
         "specdec_core.models.fast.compiling": ("compile_model",),
         "specdec_core.models.device": ("fetched_later", "inference_only", "moved", "uploaded"),

@@ -8,9 +8,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from specdec_core.interface import ModelError
-from specdec_core.models import bytes_of_characters
+from transformers.convert_slow_tokenizer import bytes_to_unicode
 
+from specdec_core.interface import ModelError
+
+_BYTES = {character: byte for byte, character in bytes_to_unicode().items()}
+"""The byte that each character of a byte-level piece stands for."""
 _SPACE = "\u2581"
 """How SentencePiece writes a space."""
 _UNDERSTOOD = {"ByteLevel", "ByteFallback", "Fuse", "Metaspace", "Replace", "Sequence", "Strip"}
@@ -147,7 +150,7 @@ def _text(piece: str, kinds: set[str]) -> bytes:
         return b" " + piece.encode()  # words, which are written with spaces between them
     if "ByteLevel" in kinds:
         try:
-            return bytes(map(bytes_of_characters().__getitem__, piece))
+            return bytes(map(_BYTES.__getitem__, piece))
         except KeyError:  # a token that was added to the vocabulary, which is spelled as it is
             return piece.encode()
     if "ByteFallback" in kinds and _is_byte(piece):
