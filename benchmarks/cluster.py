@@ -18,7 +18,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported: a wor
 
 from _common import ratios, report, spread
 
-from specdec_core.offline.replay import replay
+from specdec_core.offline.replay.comparison import replay
 
 TRANSFORMER = {"name": "transformer", "model": "builtin:drafter"}
 
@@ -86,7 +86,7 @@ def import_torch() -> None:
     """Import what a job of a replay needs, for as long as another worker takes to begin."""
     from time import sleep
 
-    import specdec_core.offline.replay.workers  # noqa: F401
+    import specdec_core.offline.replay.drafted  # noqa: F401
 
     sleep(5)
 

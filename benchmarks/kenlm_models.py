@@ -36,7 +36,8 @@ from specdec_core.interface import SessionInfo
 from specdec_core.interface.settings import SamplingSettings
 from specdec_core.offline.record.format import Record, RecordedText, RecordPart
 from specdec_core.offline.record.store import read_record
-from specdec_core.offline.replay import DrafterReplay, expected_metrics
+from specdec_core.offline.replay.drafter_replay import DrafterReplay
+from specdec_core.offline.replay.replayed_metrics import expected_metrics
 from specdec_core.sampling.generators import RowGenerators
 from specdec_core.sampling.logits import LogitsToProbs
 from specdec_core.study import run_model

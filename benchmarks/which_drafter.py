@@ -19,7 +19,7 @@ from typing import Any
 
 from _common import report
 
-from specdec_core.offline.replay import replay
+from specdec_core.offline.replay.comparison import replay
 
 STUDY = Path(__file__).parent.parent / "examples" / "replay.yaml"
 

@@ -104,7 +104,7 @@ def compare(
                 progress=progress,
             )
         else:
-            from specdec_core.offline.replay import replay
+            from specdec_core.offline.replay.comparison import replay
 
             result = replay(
                 mode.record,

@@ -17,7 +17,7 @@ from specdec_core.interface import PluginConfig
 from specdec_core.models import wrap_model
 from specdec_core.offline.record.decode import forced_pass
 from specdec_core.offline.record.store import read_record
-from specdec_core.offline.replay import replay
+from specdec_core.offline.replay.comparison import replay
 from specdec_core.sampling.logits import LogitsToProbs
 from specdec_core.testing import DrafterSubject
 from specdec_core.theory.intervals import ratio_interval

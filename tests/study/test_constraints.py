@@ -11,7 +11,7 @@ import pytest
 from specdec_core.interface import ConfigError
 from specdec_core.interface.constraint import Constraint
 from specdec_core.offline.record.recording import record_study
-from specdec_core.offline.replay import check_replayable
+from specdec_core.offline.replay.study_replay import check_replayable
 from specdec_core.study import compare, load_study
 from tests.offline.record.watcher import Watcher
 

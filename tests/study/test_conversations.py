@@ -16,7 +16,7 @@ from specdec_core.offline.record.decode import forced_pass
 from specdec_core.offline.record.recording import RecordOptions, record_study
 from specdec_core.offline.record.store import read_record
 from specdec_core.offline.record.tasks import part_for
-from specdec_core.offline.replay import replay
+from specdec_core.offline.replay.comparison import replay
 from specdec_core.offline.replay.study_replay import replay_study
 from specdec_core.study import load_study
 from specdec_core.study.memory import memory_needs

@@ -7,34 +7,47 @@ is computed. What comes out is the result of a study, with expected counts and s
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
+import numpy as np
 import torch
 
 from specdec_core.cluster import Pool
 from specdec_core.costs import Machine, StepCosts
-from specdec_core.interface import AcceptanceRule, GammaController, Progress
+from specdec_core.decoding import make_gamma, make_lenience, make_rule
+from specdec_core.interface import (
+    AcceptanceRule,
+    GammaController,
+    LenienceConfig,
+    LenienceController,
+    Progress,
+    RuleConfig,
+)
 from specdec_core.interface.controllers import FixedGamma
 from specdec_core.interface.errors import ConfigError
+from specdec_core.interface.settings import GenerationSettings
 from specdec_core.models.device import describe_device
-from specdec_core.offline.record.format import Record, RecordPart
+from specdec_core.offline.record.format import Record, RecordedText, RecordPart
 from specdec_core.offline.record.recorded_target import recorded_tokenizer
-from specdec_core.offline.replay import Replayed
-from specdec_core.offline.replay.runs import Asked, Drafted, How, RecordedTexts, Replayer
+from specdec_core.offline.replay.drafted import Drafted, DrafterJob
+from specdec_core.offline.replay.replayed_metrics import Replayed, expected_metrics
+from specdec_core.offline.replay.text_acceptance import TextAcceptance, rule_name
 from specdec_core.registry import Registry, default_registry
 from specdec_core.study.config.study import Run, Study, Task, drafter_key
 from specdec_core.study.report.quality import Output
-from specdec_core.study.report.run_fields import ReplayedOn
+from specdec_core.study.report.run_fields import PromptCounts, ReplayedOn
 from specdec_core.study.run.provenance import study_provenance
 from specdec_core.study.run.repeats import Repeat, outgrown
 from specdec_core.study.run.study_session import Session, StudyResult, open_session
+from specdec_core.study.run.worker import working_here
+from specdec_core.theory.intervals import ratio_interval
 
-_Runs: TypeAlias = tuple[dict[Run, How], Drafted]
-"""The runs of a drafter, and what it drafted."""
+_How: TypeAlias = tuple[GammaController, AcceptanceRule | None]
+"""The gamma controller of a run, and its acceptance rule; None for Algorithm 1."""
 _ONLY = 1
 """Number of the only repeat: an expectation needs no other."""
 
@@ -85,8 +98,8 @@ def replay_study(
         count=sum(len(task.runs) for task in every.tasks),
         unit="runs",
     )
-    with opened as (session, provenance):
-        replay = _Replay(study, record, name, machines, registry, progress, session, pool)
+    with working_here(registry, progress), opened as (session, provenance):
+        replay = _Replay(study, record, name, machines, registry, session, pool)
         for task, part, tasks in zip(study.tasks, parts, shown, strict=True):
             _TaskReplay(replay, task, part, tasks).run()
     return StudyResult(every, session.finished, session.failed, provenance)
@@ -145,11 +158,10 @@ class _Replay:
         name: str,
         machines: Sequence[Machine],
         registry: Registry,
-        progress: Progress,
         session: Session,
         pool: Pool | None,
     ) -> None:
-        self.study, self.record, self.registry, self.progress = study, record, registry, progress
+        self.study, self.record, self.registry = study, record, registry
         self.name, self.session, self.pool = name, session, pool
         self.timed_here = not machines
         times = record.header.times
@@ -170,68 +182,66 @@ class _TaskReplay:
         self._replay, self._session = replay, replay.session
         self._task, self._part, self._tasks = task, part, shown
         self._shown = list(zip(shown, replay.machines, strict=True))
-        self._texts = RecordedTexts(part)
-        self._replayer = Replayer(
-            replay.record,
-            part,
-            replay.study.folder,
-            replay.registry,
-            progress=replay.progress,
-            pool=replay.pool,
-        )
+        self._texts = _RecordedTexts(part)
 
     def run(self) -> None:
         """Replay the runs that are not finished."""
-        if not len(self._texts):
+        if not len(self._part):
             raise ConfigError(self._task.with_task(f"{self._replay.record.path} holds no texts of this task yet."))
         baseline, *_ = self._task.runs
         for own, machine in self._shown:
             if not self._session.done(own, baseline):
                 costs = None if machine is None else machine.target
-                alone = self._texts.alone(costs)
-                on = self._certain(alone, costs, machine)
-                self._add(own, baseline, machine, alone, on, self._gaps(), self._outputs())
-        drafts = [self._begin(runs) for runs in _by_drafter(self._task) if not self._all_done(runs)]
-        found: Iterable[_Runs | None] = (draft() for draft in drafts)
+                self._add(own, baseline, machine, self._texts.alone(costs), costs, self._gaps(), self._outputs())
+        begun = [self._begin(runs) for runs in _by_drafter(self._task) if not self._all_done(runs)]
         if self._replay.pool is not None and self._replay.timed_here:
-            found = list(found)  # a drafter is timed when no other is asked
-        for each in found:
-            if each is not None:
-                hows, drafted = each
-                for run, how in hows.items():
-                    self._session.attempt(self._tasks, run, partial(self._expect, run, *how, drafted))
+            for hows, drafted in begun:  # a drafter is timed when no other is asked
+                self._check_drafts(hows, drafted)
+        for hows, drafted in begun:
+            self._check_drafts(hows, drafted)
+            for run, how in hows.items():
+                self._session.attempt(self._tasks, run, partial(self._expect, run, *how, drafted))
 
     def _all_done(self, runs: Sequence[Run]) -> bool:
         return all(self._session.done(own, run) for own in self._tasks for run in runs)
 
-    def _begin(self, runs: Sequence[Run]) -> Callable[[], _Runs | None]:
-        """Return a function that asks the drafter of some runs for its drafts, once; workers begin at once.
-
-        It returns None where there is nothing to expect, as no run can be replayed.
-        """
-        found = {
-            run: self._session.attempt(self._tasks, run, partial(self._replayer.how, run, self._task.generation))
-            for run in runs
-        }
+    def _begin(self, runs: Sequence[Run]) -> tuple[dict[Run, _How], Drafted]:
+        """Return how those runs of a drafter decode that can be replayed, and their drafter."""
+        found = {run: self._session.attempt(self._tasks, run, partial(self._how, run)) for run in runs}
         hows = {run: how for run, how in found.items() if how is not None}
+        longest = max((gamma.max_gamma for gamma, _ in hows.values()), default=0)
+        record, part = self._replay.record, self._part
+        job = DrafterJob.of(record, record.parts.index(part), runs[0], max(1, longest), self._replay.study.folder)
+        return hows, Drafted(job, self._replay.pool, part.header, len(part) if hows else 0)
+
+    def _how(self, run: Run) -> _How:
+        """Return the gamma controller and the acceptance rule of a run.
+
+        Raises:
+            ConfigError: It cannot be replayed; with the reason.
+            PluginError: A plugin cannot be loaded.
+        """
+        if run.drafter is None:
+            raise ConfigError(
+                f"run {run.name!r} is decoded by an engine: say with `drafter` and `gamma` what the server drafts "
+                "with, and the replay forecasts it."
+            )
+        greedy, registry = self._part.header.sampling.greedy, self._replay.registry
+        lenience = make_lenience(run.lenience, registry)
+        rule = make_rule(run.rule, registry, greedy=greedy, lenience=lenience)
+        check_replayable(rule=rule, lenience=lenience, greedy=greedy, generation=self._task.generation)
+        gamma = make_gamma(run.gamma, registry)
+        assert gamma is not None, "only the baseline has none"
+        return gamma, rule
+
+    def _check_drafts(self, hows: dict[Run, _How], drafted: Drafted) -> None:
+        """Have a drafter draft along all texts; what is wrong with it ends all runs that have it."""
         if not hows:
-            return lambda: None
-        longest = max(1, *(gamma.max_gamma for gamma, _ in hows.values()))
+            return
         first, *others = hows
-        started = self._replayer.start(first, longest)
-
-        def ask() -> _Runs | None:
-            drafted = self._session.attempt(self._tasks, first, lambda: self._drafted(started()))
-            if drafted is None:  # what is wrong with the drafter ends all runs that have it
-                self._session.fail(self._tasks, others, like=first)
-                return None
-            return hows, drafted
-
-        return ask
-
-    def _drafted(self, replay: Asked) -> Drafted:
-        """Return a drafter after it was asked for drafts along all texts."""
-        return Drafted(replay, greedy=self._task.sampling.greedy, seed=self._task.generation.seed)
+        if self._session.attempt(self._tasks, first, lambda: drafted.acceptance) is None:
+            self._session.fail(self._tasks, others, like=first)
+            hows.clear()
 
     def _expect(self, run: Run, gamma: GammaController, rule: AcceptanceRule | None, drafted: Drafted) -> None:
         """Compute what follows for a run on each machine."""
@@ -240,45 +250,36 @@ class _TaskReplay:
                 continue
             costs, notes = self._costs(run, machine, drafted, gamma.max_gamma)
             replayed = drafted.expected(gamma, rule, costs)
-            on = self._certain(replayed, costs, machine)
+            speedups: tuple[float, ...] = ()
             if costs is not None:
-                on = replace(on, speedup_by_gamma=drafted.speedups(self._texts, rule, costs))
+                speedups = drafted.speedups(self._texts.alone(costs).metrics.seconds, rule, costs)
             elif not isinstance(gamma, FixedGamma):
-                notes = (
-                    *notes,
-                    "its controller was told no seconds: one that learns from them decides otherwise.",
-                )
-            self._add(own, run, machine, replayed, on, (*drafted.replay.notes, *replayed.notes, *notes))
+                notes.append("its controller was told no seconds: one that learns from them decides otherwise.")
+            notes = [*drafted.notes, *replayed.notes, *notes]
+            self._add(own, run, machine, replayed, costs, notes, speedups=speedups)
 
     def _costs(
         self, run: Run, machine: Machine | None, drafted: Drafted, gamma: int
-    ) -> tuple[StepCosts | None, tuple[str, ...]]:
+    ) -> tuple[StepCosts | None, list[str]]:
         """Return the costs of a run's steps on a machine, and what to note; None if no seconds can be expected."""
         if machine is None:
-            return None, ()
-        notes: tuple[str, ...] = ()
+            return None, []
+        notes = []
         if self._replay.timed_here:
-            costs = drafted.replay.costs(machine.target)
-            here = drafted.replay.device
+            costs = drafted.costs(machine.target)
+            here = drafted.device
             if not machine.device.startswith(here):
-                notes = (f"T(k) was recorded on {machine.device}; the drafter was timed here, on {here}.",)
+                notes.append(f"T(k) was recorded on {machine.device}; the drafter was timed here, on {here}.")
         else:
             key = drafter_key(run.drafter, run.draft_sampling)
             if key not in machine.drafters:
-                none = f"{machine.name} has no times of this drafter, so no speeds are expected there."
-                return None, (none,)
+                return None, [f"{machine.name} has no times of this drafter, so no speeds are expected there."]
             costs = machine.drafters[key]
         try:
             costs.check(gamma)
         except ConfigError as error:
-            return None, (f"no speeds are expected on {machine.name}: {error}",)
+            return None, [f"no speeds are expected on {machine.name}: {error}"]
         return costs, notes
-
-    def _certain(self, replayed: Replayed, costs: StepCosts | None, machine: Machine | None) -> ReplayedOn:
-        where = None
-        if machine is not None:
-            where = machine.device if self._replay.timed_here else machine.name
-        return self._texts.certain(replayed, self._replay.name, costs, where)
 
     def _add(
         self,
@@ -286,22 +287,23 @@ class _TaskReplay:
         run: Run,
         machine: Machine | None,
         replayed: Replayed,
-        on: ReplayedOn,
+        costs: StepCosts | None,
         notes: Sequence[str],
         outputs: Sequence[Output] = (),
+        speedups: tuple[float, ...] = (),
     ) -> None:
         """Keep the findings about a run."""
-        device = describe_device(torch.device("cpu")) if machine is None else machine.device
-        counted = (replayed.metrics, (), tuple(outputs))
-        noted = tuple(dict.fromkeys(notes))
-        by_prompt = self._texts.by_prompt(replayed)
+        where = None
+        if machine is not None and costs is not None:
+            where = machine.device if self._replay.timed_here else machine.name
+        on = self._texts.certain(replayed, self._replay.name, costs, where)
         self._session.add(
             Repeat(
-                *(task.name, run.name, _ONLY, *counted),
-                device=device,
-                notes=noted,
-                replayed=on,
-                by_prompt=by_prompt,
+                *(task.name, run.name, _ONLY, replayed.metrics, (), tuple(outputs)),
+                device=describe_device(torch.device("cpu")) if machine is None else machine.device,
+                notes=tuple(dict.fromkeys(notes)),
+                replayed=replace(on, speedup_by_gamma=speedups),
+                by_prompt=self._texts.by_prompt(replayed),
             )
         )
 
@@ -325,6 +327,144 @@ class _TaskReplay:
         # The turns between are those that outgrew the context.
         empty = Output((), "", finish_reason="context")
         return [outputs.get(number, empty) for number in range(len(outputs) + self._part.outgrown)]
+
+
+class _RecordedTexts:
+    """The texts of a part, as the target decodes them alone.
+
+    Args:
+        part: The part.
+
+    Attributes:
+        prompts: Number of the prompt of each text; of a conversation, that of its first turn.
+    """
+
+    def __init__(self, part: RecordPart) -> None:
+        self._texts = [_undrafted(text) for text in part]
+        self._numbers = [text.number for text in self._texts]
+        self.prompts = list(map(part.conversation_of, self._numbers))
+        self._count = len(set(self._numbers)) + part.outgrown
+
+    def __len__(self) -> int:
+        return len(self._texts)
+
+    def alone(self, costs: StepCosts | None) -> Replayed:
+        """Return the target's counts without a drafter; without costs, no times."""
+        return expected_metrics(self._texts, 0, costs=costs)
+
+    def certain(self, replayed: Replayed, record: str, costs: StepCosts | None, where: str | None) -> ReplayedOn:
+        """Return what a run was replayed on, with the intervals of its numbers over texts.
+
+        Args:
+            replayed: The run.
+            record: Name of the record.
+            costs: The times of its steps; None for none.
+            where: The name of their machine in results.
+        """
+        steps, tokens = replayed.steps_by_text.tolist(), replayed.tokens_by_text.tolist()
+        low, high = ratio_interval(tokens, steps, self.prompts) or (None, None)
+        faster: tuple[float | None, float | None] = (None, None)
+        alone = self.alone(costs).seconds_by_text
+        if replayed.seconds_by_text is not None and alone is not None:
+            own = replayed.seconds_by_text.tolist()
+            faster = ratio_interval(alone.tolist(), own, self.prompts) or faster
+        return ReplayedOn(
+            *(record, len(tokens), len(set(self.prompts)), sum(tokens)),
+            machine=None if costs is None else where,
+            low=low,
+            high=high,
+            drawn=replayed.drawn,
+            speedup_low=faster[0],
+            speedup_high=faster[1],
+            noise=None if costs is None else costs.noise,
+        )
+
+    def by_prompt(self, replayed: Replayed) -> tuple[PromptCounts, ...]:
+        """Return the counts of a run for the texts of each prompt; zeros for a turn that was not decoded."""
+        seconds = replayed.seconds_by_text
+        counts = [replayed.tokens_by_text, replayed.steps_by_text, replayed.accepted_by_text]
+        counts += [replayed.verified_by_text, np.zeros(len(self)) if seconds is None else seconds]
+        sums = np.zeros((self._count, len(counts)))
+        np.add.at(sums, self._numbers, np.stack(counts, axis=1))
+        found = []
+        for number, (tokens, steps, accepted, verified, took) in enumerate(sums.tolist()):
+            known = None if seconds is None else took
+            found.append(PromptCounts(number, tokens, steps, accepted, verified, known))
+        return tuple(found)
+
+
+def _undrafted(text: RecordedText) -> TextAcceptance:
+    """Return a text without any draft along it."""
+    length = len(text.tokens)
+    return TextAcceptance(
+        ratio=np.zeros((length, 0)),
+        offered=np.zeros(length, dtype=np.int64),
+        confidence=np.zeros((length, 0), dtype=np.float32),
+        tokens=text.tokens,
+        limit=length,
+        reach=length - 1,
+        number=text.number,
+        sample=text.sample,
+    )
+
+
+def check_replayable(
+    *,
+    rule: AcceptanceRule | None = None,
+    lenience: LenienceController | None = None,
+    greedy: bool = False,
+    generation: GenerationSettings | None = None,
+) -> None:
+    """Check that a run is lossless, and that its rule says how it is replayed.
+
+    A controller that asks for trees raises when it does so, and a rule that takes more of p than the record
+    holds when the texts have been read.
+
+    Args:
+        rule: The acceptance rule; None for Algorithm 1.
+        lenience: The lenience controller; None for l = 1.
+        greedy: Whether the target decodes greedily.
+        generation: Length limits, seed, and beams.
+
+    Raises:
+        ConfigError: It cannot be replayed; with the reason, and what to do.
+    """
+    if lenience is not None and not _is_one(lenience, greedy):
+        raise ConfigError(
+            "lenience below 1 cannot be replayed: once it accepts a token that the target would not have emitted, "
+            "the text goes on otherwise than the recorded one. Remove `lenience`, or compare live."
+        )
+    if rule is not None and (reason := _unknown(rule, greedy)):
+        raise ConfigError(
+            f"the rule {rule_name(rule)!r} cannot be replayed{'' if greedy else ' at this temperature'}: {reason} "
+            "Use the rule `token`, or compare live."
+        )
+    if generation is not None and generation.beams > 1:
+        raise ConfigError("beam search cannot be replayed: the record holds one text, and no beams. Set beams: 1.")
+    if generation is not None and generation.constraint is not None:
+        raise ConfigError(
+            "constrained texts cannot be replayed: the record holds p without a constraint. Compare live, or "
+            "remove `constraint`."
+        )
+
+
+def _is_one(lenience: LenienceController, greedy: bool) -> bool:
+    """Return whether lenience is 1 throughout, as its settings declare."""
+    config = lenience.config
+    return isinstance(config, LenienceConfig) and config.lossless_for(greedy=greedy)
+
+
+def _unknown(rule: AcceptanceRule, greedy: bool) -> str | None:
+    """Return why a replay does not know what a rule accepts, from what its settings declare; None if it does."""
+    config = rule.config
+    if not (isinstance(config, RuleConfig) and config.lossless_for(greedy=greedy)):
+        return (
+            "it is lossy, and once it accepts a token that the target would not have emitted, the text goes on "
+            "otherwise than the recorded one."
+        )
+    if not greedy and config.replays_from is None:
+        return "its settings do not say, as `replays_from`, what of p a replay takes."
+    return None
 
 
 def _by_drafter(task: Task) -> list[list[Run]]:

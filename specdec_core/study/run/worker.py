@@ -46,12 +46,14 @@ class Worker:
 
     Attributes:
         advance: Called with the share of a job that is done.
+        kept: What jobs of another kind keep, such as a drafter that is replayed.
     """
 
     def __init__(self, registry: Registry | None = None, progress: Progress | None = None) -> None:
         self.registry = registry or default_registry()
         self.progress = progress or NoProgress()
         self.advance: Callable[[float], None] = lambda _: None
+        self.kept: dict[Any, Any] = {}
         self._target: tuple[TargetJob, LoadedModel] | None = None
         self._runs: list[tuple[RunJob, PreparedRun]] = []
 

@@ -9,7 +9,9 @@ import numpy as np
 
 from specdec_core.interface.errors import PluginError
 from specdec_core.interface.settings import GenerationSettings, SamplingSettings
-from specdec_core.offline.replay import DrafterReplay, OwnTokensError, TextAcceptance
+from specdec_core.offline.replay.drafter_replay import DrafterReplay
+from specdec_core.offline.replay.text_acceptance import TextAcceptance
+from specdec_core.offline.replay.text_session import OwnTokensError
 from specdec_core.testing.causes import what_failed
 from specdec_core.testing.harness.replaying import (
     COUNTS,

@@ -24,7 +24,7 @@ from specdec_core.offline.record.format import (
     RecordHeader,
     RecordPart,
 )
-from specdec_core.offline.replay import DrafterReplay
+from specdec_core.offline.replay.drafter_replay import DrafterReplay
 from specdec_core.offline.replay.expected_counts import expected_counts
 from specdec_core.testing.harness.enumeration import adjusted
 from specdec_core.testing.harness.tiny_target import uncached_logits

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from specdec_core.interface.settings import GenerationSettings, SamplingSettings
-from specdec_core.offline.replay import DrafterReplay
+from specdec_core.offline.replay.drafter_replay import DrafterReplay
 from specdec_core.testing.harness.replaying import decode_and_replay, memory_record
 from tests.catalogue import FORGETFUL, Catalogue
 from tests.lossless import small_target

@@ -10,7 +10,8 @@ import pytest
 from specdec_core.costs import StepCosts
 from specdec_core.decoding import Decoder
 from specdec_core.interface.settings import GenerationSettings, SamplingSettings
-from specdec_core.offline.replay import DrafterReplay, expected_metrics
+from specdec_core.offline.replay.drafter_replay import DrafterReplay
+from specdec_core.offline.replay.replayed_metrics import expected_metrics
 from specdec_core.testing.harness.replaying import memory_record, recorded_texts
 from specdec_core.testing.harness.toys import Gamma
 from tests.offline.replay.support import PROMPT, small_target

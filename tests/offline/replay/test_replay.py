@@ -32,7 +32,9 @@ from specdec_core.models import LoadedModel, wrap_model
 from specdec_core.offline.record.decode import forced_pass
 from specdec_core.offline.record.format import RecordPart
 from specdec_core.offline.record.store import read_record
-from specdec_core.offline.replay import DrafterReplay, check_replayable, expected_metrics
+from specdec_core.offline.replay.drafter_replay import DrafterReplay
+from specdec_core.offline.replay.replayed_metrics import expected_metrics
+from specdec_core.offline.replay.study_replay import check_replayable
 from specdec_core.registry import plugin_settings
 from specdec_core.testing.harness.replaying import memory_record, recorded_texts
 from specdec_core.testing.harness.tiny_target import gpt2_config, random_model, uncached_logits

@@ -19,7 +19,9 @@ from specdec_core.offline.candidate_runs import (
 from specdec_core.offline.record.recording import RecordOptions, record_study
 from specdec_core.offline.record.store import read_record
 from specdec_core.offline.record.tasks import part_for, recorded_tasks
-from specdec_core.offline.replay import DrafterReplay, expected_metrics, replay
+from specdec_core.offline.replay.comparison import replay
+from specdec_core.offline.replay.drafter_replay import DrafterReplay
+from specdec_core.offline.replay.replayed_metrics import expected_metrics
 from specdec_core.offline.replay.study_replay import replay_study
 from specdec_core.registry import default_registry
 from specdec_core.study import Study, load_study
