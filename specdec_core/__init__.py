@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from specdec_core._lazy import lazy_attributes
+from specdec_core._lazy import lazy_imports
 from specdec_core._version import installed_version
 
 if TYPE_CHECKING:
@@ -94,45 +94,4 @@ __all__ = [
 
 __version__ = installed_version()
 
-lazy_attributes(
-    globals(),
-    {
-        "specdec_core.decoding": (
-            "BatchResult",
-            "Decoder",
-            "Generation",
-            "Metrics",
-            "Observer",
-            "TraceObserver",
-            "generate_with",
-        ),
-        "specdec_core.interface": (
-            "AutoregressiveDrafter",
-            "BatchInfo",
-            "DeterministicDrafter",
-            "Drafter",
-            "DrafterConfig",
-            "DraftRequest",
-            "DraftSession",
-            "GammaController",
-            "GammaSession",
-            "LenienceController",
-            "LenienceSession",
-            "ModelsSpec",
-            "Outcome",
-            "PluginConfig",
-            "PluginSpec",
-            "Proposal",
-            "SessionInfo",
-            "SpecdecError",
-            "StepReport",
-            "TargetInfo",
-        ),
-        "specdec_core.interface.constraint": ("Constraint",),
-        "specdec_core.interface.errors": ("PluginWarning",),
-        "specdec_core.interface.settings": ("GenerationSettings", "SamplingSettings"),
-        "specdec_core.models": ("LoadedModel", "load_model", "wrap_model"),
-        "specdec_core.registry": ("default_registry", "hookimpl"),
-        "specdec_core.study": ("Comparison", "compare"),
-    },
-)
+lazy_imports(globals())

@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
-from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 
-def lazy_attributes(package: dict[str, Any], names: Mapping[str, Sequence[str]]) -> None:
-    """Add attributes to a package whose modules are imported on first access.
+def lazy_imports(package: dict[str, Any]) -> None:
+    """Import what a package imports under `if TYPE_CHECKING:` when it is first accessed.
 
-    Repeat the imports under `if TYPE_CHECKING:`, for type checkers and editors::
+    For example::
 
         if TYPE_CHECKING:
             from mypackage.heavy import Model, load
 
-        lazy_attributes(globals(), {"mypackage.heavy": ("Model", "load")})
+        lazy_imports(globals())
 
     Args:
         package: The package's `globals()`.
-        names: The attributes that each module provides.
     """
-    modules = {name: module for module, provided in names.items() for name in provided}
+    statements = ast.parse(Path(package["__file__"]).read_text(encoding="utf-8")).body
+    block = next(one for one in statements if isinstance(one, ast.If) and ast.unparse(one.test) == "TYPE_CHECKING")
+    modules = {
+        alias.name: str(one.module) for one in block.body if isinstance(one, ast.ImportFrom) for alias in one.names
+    }
 
     def load(name: str) -> Any:
         if name not in modules:
@@ -29,7 +33,4 @@ def lazy_attributes(package: dict[str, Any], names: Mapping[str, Sequence[str]])
         value = package[name] = getattr(importlib.import_module(modules[name]), name)
         return value
 
-    def list_names() -> list[str]:
-        return sorted({*package, *modules})
-
-    package.update(__getattr__=load, __dir__=list_names)
+    package.update(__getattr__=load, __dir__=lambda: sorted({*package, *modules}))

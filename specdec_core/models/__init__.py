@@ -5,7 +5,7 @@ Importing this package does not import torch; the names below are imported on fi
 
 from typing import TYPE_CHECKING
 
-from specdec_core._lazy import lazy_attributes
+from specdec_core._lazy import lazy_imports
 
 if TYPE_CHECKING:
     from specdec_core.models.device import fetched_later, inference_only, moved, uploaded
@@ -61,27 +61,4 @@ __all__ = [
     "wrap_model",
 ]
 
-lazy_attributes(
-    globals(),
-    {
-        "specdec_core.models.load.checkpoint": ("without_progress_bar",),
-        "specdec_core.models.fast.compiling": ("compile_model",),
-        "specdec_core.models.device": ("fetched_later", "inference_only", "moved", "uploaded"),
-        "specdec_core.models.run.encoder": ("Encoded",),
-        "specdec_core.models.inflation": ("inflate",),
-        "specdec_core.models.load.loading": ("load_as_set", "load_model"),
-        "specdec_core.models.load.wrapping": ("wrap_model",),
-        "specdec_core.models.load.model_outline": ("ModelOutline", "load_outline", "load_vocabulary"),
-        "specdec_core.models.loaded": ("LoadedModel", "inspect_family"),
-        "specdec_core.models.fast.packing": ("pack", "unpack"),
-        "specdec_core.models.fast.quantizing": ("quantize",),
-        "specdec_core.models.prefix_cache": ("PrefixCache",),
-        "specdec_core.models.load.probe": ("TESTED_FAMILIES",),
-        "specdec_core.models.load.model_requirements": ("unmet_requirements",),
-        "specdec_core.models.load.resolve": ("model_files", "model_folder"),
-        "specdec_core.models.run.model_session": ("ModelSession",),
-        "specdec_core.models.run.positions": ("position_patch",),
-        "specdec_core.models.variants": ("first_layers", "with_exact_shapes", "with_modules"),
-        "specdec_core.models.load.vocabulary": ("vocabulary_mismatch",),
-    },
-)
+lazy_imports(globals())

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from specdec_core._lazy import lazy_attributes
+from specdec_core._lazy import lazy_imports
 from specdec_core.testing.registration import Check, CheckFailure, check, checks_for
 from specdec_core.testing.subject import DrafterSubject, Subject
 from specdec_core.testing.subjects import named, subject_of
@@ -32,7 +32,4 @@ __all__ = [
 ]
 
 # These import pytest and torch.
-lazy_attributes(
-    globals(),
-    {"specdec_core.testing.kits": ("DrafterKit", "GammaKit", "LenienceKit", "RuleKit", "parametrize_with_checks")},
-)
+lazy_imports(globals())
