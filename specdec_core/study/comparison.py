@@ -107,9 +107,10 @@ class Comparison:
 
     def printed(self) -> Iterator[RenderableType]:
         """Yield what `specdec compare` prints: for each task its tables, the verdict and the diagnoses."""
+        from specdec_core.study.report.diagnosis import diagnosis_table
         from specdec_core.study.report.groups import group_tables
         from specdec_core.study.report.layout import Prose, for_terminal
-        from specdec_core.study.report.tables import diagnoses, quality_table, results_table
+        from specdec_core.study.report.tables import quality_table, results_table
 
         for number, (task, (_, found)) in enumerate(zip(self._tasks(), self._verdicts(), strict=True)):
             if number:
@@ -118,12 +119,10 @@ class Comparison:
             yield Prose(f"Verdict: {found.answer}", "bold")
             yield from (Prose(line, "red") for line in (*found.failures, *found.departures))
             yield from (Prose(f"Warning: {line}", "yellow") for line in found.warnings)
-            yield from map(for_terminal, group_tables(task))
-            if lines := diagnoses(task):
-                yield from map(Prose, ("", *lines))
+            yield from map(for_terminal, filter(None, [diagnosis_table(task), *group_tables(task)]))
 
     def _repr_html_(self) -> str:
-        from specdec_core.study.report.html.html_report import report_fragment
+        from specdec_core.study.report.html_report import report_fragment
 
         return report_fragment(self.study.path.name, self.rows)
 

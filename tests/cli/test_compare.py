@@ -236,7 +236,7 @@ def test_a_drafter_that_breaks_is_said_and_loses_no_token(compare, tmp_path):
     result = compare("--output", tmp_path / "out", "--set", broken, "--set", "repeats=1")
     assert result.exit_code == 1, result.output
     assert "echo-2 (failed)" in result.stdout
-    assert "echo-2 failed: Echo at toy_parts.py:8 (2 times): RuntimeError: the echo broke." in result.stdout
+    assert "echo-2 failed: Echo at toy_parts.py:8: RuntimeError: the echo broke (2 times)" in result.stdout
     answer = re.search(r"Verdict: (.*?)echo-2 failed", result.stdout, re.DOTALL)[1]
     assert answer
     assert "echo-2" not in answer

@@ -14,7 +14,7 @@ MODULES = [
     "specdec_core.offline.record.tasks",
     "specdec_core.offline.record.store",
     "specdec_core.study.report.tables",
-    "specdec_core.study.report.html.html_report",
+    "specdec_core.study.report.html_report",
     "specdec_core.study.report.result_files",
     "specdec_core.study.report.quality",
     "specdec_core.study.report.expectation",
@@ -65,7 +65,7 @@ for code, lines in commands.items():
 for name in {modules}:
     importlib.import_module(name)
     check(name, "torch", "transformers", "matplotlib", "sacrebleu", "rouge_score", "scipy")
-from specdec_core.study.report.html.html_report import report_page
+from specdec_core.study.report.html_report import report_page
 report_page("study.yaml", (), {{}}, {{}})
 check("a report", "torch")
 """

@@ -217,5 +217,5 @@ def test_a_log_of_transformers_predicts_live_decoding(tmp_path, monkeypatch):
     live = sum(run.tokens for run in runs) / sum(run.row_steps for run in runs)
     low, high = ratio_interval([run.tokens for run in runs], [run.row_steps for run in runs], range(len(runs)))
     error = ((row.replayed.high - row.replayed.low) ** 2 + (high - low) ** 2) ** 0.5 / 2
-    assert row.counts.block_efficiency == pytest.approx(live, abs=error)
+    assert row.block_efficiency == pytest.approx(live, abs=error)
     assert error < 0.4

@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 import pytest
 
 from specdec_core.study.config.prompts import PromptText
-from specdec_core.study.report.html.html_report import report_page
+from specdec_core.study.report.html_report import report_page
 from specdec_core.trace import trace_page
 from specdec_core.trace.figure import FATES
 from tests.docs.pages import ROOT, load

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 
 from typer.testing import CliRunner
@@ -17,11 +16,7 @@ from specdec_core.decoding import Decoder
 from specdec_core.interface import ConfigError
 from specdec_core.interface.errors import ArgumentError
 from specdec_core.study import load_study
-from specdec_core.study.report.diagnosis import RunFacts, diagnose
-from specdec_core.study.report.expectation import TimeShares
-from specdec_core.study.report.verdict import verdict
 from specdec_core.testing.harness.tiny_target import tiny_target
-from tests.study.summaries import QUALITY, UNMEASURED, baseline, run, timed
 
 PATH = Path(__file__).parent / "messages.txt"
 STUDY = "target: builtin:target\nprompts: [import os]\nlossless: true\nruns:\n  - {drafter: random, gamma: 2}\n"
@@ -53,26 +48,11 @@ COMMANDS = {
     "alpha below c": ("theory", "speed", "--alpha", "0.1", "--c", "0.5"),
     "drafter that costs nothing": ("theory", "speed", "--alpha", "1", "--c", "0", "--max-gamma", "3"),
 }
-FAILURE = {"plugin": "Echo", "step": 3, "message": "RuntimeError: it broke", "where": "echo.py:7", "times": 2}
-FACTS = RunFacts(
-    drafted=4.0,
-    accepted=1.44,
-    steps=200,
-    drafting_steps=0.98,
-    alpha=0.8,
-    c=0.05,
-    speedup=1.5,
-    expected=1.5,
-    by_gamma=(1.0, 1.25, 1.8, 1.5, 1.4),
-    shares=TimeShares(0.5, 0.4, 0.05, 0.02, 0.03),
-    verify_excess=1.0,
-)
 
 
 def messages() -> str:
     """Return every sentence under its name."""
     groups = {"study": _studies(), "decoder": _decoders(), "command": _commands()}
-    groups |= {"verdict": _verdicts(), "diagnosis": _facts()}
     return "\n".join(
         f"{group}: {name}\n{text.strip()}\n" for group, texts in groups.items() for name, text in texts
     )
@@ -104,26 +84,3 @@ def _commands() -> Iterator[tuple[str, str]]:
     for name, arguments in COMMANDS.items():
         done = CliRunner().invoke(app, list(arguments))
         yield name, "\n".join(line.rstrip() for line in done.output.splitlines())
-
-
-def _verdicts() -> Iterator[tuple[str, str]]:
-    lenient = timed("lenient", 1.9, 2.0, 2.1, lenience=0.5, lossless=False)
-    overlapping = [timed("a", 1.4, 1.5, 1.6), timed("b", 1.35, 1.45, 1.5)]
-    cases = {
-        "fastest": [run("a"), run("b", speedup=1.2, speedup_min=1.1, speedup_max=1.3)],
-        "lenient": [lenient, run("a")],
-        "overlapping": overlapping,
-        "slower": [run("a", speedup=0.9, speedup_min=0.8, speedup_max=0.95)],
-        "busy": [run("a", cpu_seconds=7.7)],
-        "not trusted": [timed("random", 1.2, 1.22, 1.25, speedup_bound=1.05)],
-        "failed": [run("broken", **{**UNMEASURED, "quality": QUALITY, "failures": (FAILURE,)}), run("a")],
-    }
-    for name, runs in cases.items():
-        found = verdict([baseline(), *runs])
-        yield name, "\n".join((found.answer, *found.warnings, *found.failures))
-
-
-def _facts() -> Iterator[tuple[str, str]]:
-    yield "too long drafts", diagnose(FACTS)
-    yield "slow target calls", diagnose(replace(FACTS, speedup=1.2, verify_excess=1.3))
-    yield "no gamma pays", diagnose(replace(FACTS, alpha=0.0, c=0.004, speedup=0.9))

@@ -135,7 +135,7 @@ def test_a_conversation_that_outgrows_the_context_ends_and_the_others_go_on(
     assert [one["finish_reason"] for one in written] == reasons * 2
     for row in found.rows:
         assert any("2 turns were not decoded" in note for note in row.notes)
-        assert row.requests.percentiles["seconds"]["min"] > 0
+        assert row.percentiles["seconds"]["min"] > 0
     assert "no longer fits" in str(found)
     again = compare(settings, tmp_path / "out", progress=False)  # from the journal
     assert outputs(tmp_path / "out") == written
@@ -162,8 +162,8 @@ def test_a_record_of_it_has_the_turns_that_were_decoded(outgrowing, tmp_path, ro
         (one["prompt"], one["tokens"], one["finish_reason"]) for one in expected[:6]
     ]
     for row, measured in zip(replayed.rows, live.rows, strict=True):
-        assert row.counts.tokens == measured.counts.tokens
-        assert row.counts.block_efficiency == pytest.approx(measured.counts.block_efficiency)
+        assert row.tokens == measured.tokens
+        assert row.block_efficiency == pytest.approx(measured.block_efficiency)
         assert [one.prompts for one in row.groups] == [one.prompts for one in measured.groups]
     assert any("2 turns were not decoded" in note for note in replayed.rows[0].notes)
     by_name = replay(record, "prompt-lookup", gammas=[3], progress=False)
@@ -229,7 +229,7 @@ def test_batches_that_do_not_fit_are_halved_from_their_first_turn(study_of, tmp_
     assert [one["tokens"] for one in outputs(tmp_path / "halved")] == [
         one["tokens"] for one in outputs(tmp_path / "alone")
     ]
-    assert found.rows[0].counts.tokens == sum(len(one["tokens"]) for one in outputs(tmp_path / "alone")[:6])
+    assert found.rows[0].tokens == sum(len(one["tokens"]) for one in outputs(tmp_path / "alone")[:6])
 
 
 def test_a_record_knows_the_groups_and_the_turns_of_its_prompts(study_of, tmp_path):
@@ -267,7 +267,7 @@ def test_a_record_of_conversations_is_replayed_turn_by_turn(study_of, tmp_path):
     # Turns of a conversation resemble each other: intervals are over conversations.
     assert (lookup.replayed.texts, lookup.replayed.prompts) == (6, 3)
     assert [list(one.tokens) for one in baseline.outputs] == live
-    counted = compare(study_of(), progress=False).rows[1].counts
+    counted = compare(study_of(), progress=False).rows[1]
     assert (lookup.metrics.tokens, lookup.metrics.accepted) == (counted.tokens, counted.accepted)
 
 

@@ -176,7 +176,7 @@ def compared(serve, server, **more):
 
 def test_figures_of_vllm(serve):
     row = compared(serve, serve(owner="vllm", more={"metrics": {"speculative_decoding": VLLM}}))
-    counts = row.counts
+    counts = row
     assert (counts.tokens, counts.drafted, counts.accepted) == (40, 40, 24)
     assert counts.block_efficiency == 2.5
     assert counts.alpha == 6 / 8
@@ -184,8 +184,8 @@ def test_figures_of_vllm(serve):
     assert counts.alpha_by_position == (3 / 4, 2 / 3, 1.0)
     assert row.device.startswith("vllm at 127.0.0.1:")
     assert row.drafter.startswith("served by")
-    assert row.speed.tokens_per_second > 0
-    assert row.speed.speedup is not None
+    assert row.tokens_per_second > 0
+    assert row.speedup is not None
 
 
 def test_steps_of_vllm_one_by_one(serve):
@@ -207,7 +207,7 @@ def test_figures_of_sglang(serve):
         "spec_accept_length": 2.5,
     }
     server = serve(owner="sglang", choice={"meta_info": meta})
-    counts = compared(serve, server).counts
+    counts = compared(serve, server)
     assert (counts.block_efficiency, counts.drafted, counts.accepted) == (2.5, 48, 24)
     assert counts.alpha == 6 / 9
     assert all(one["return_meta_info"] for one in server.asked)
@@ -216,8 +216,8 @@ def test_figures_of_sglang(serve):
 def test_figures_of_llama_cpp_are_sums(serve):
     server = serve(owner="llamacpp", more={"timings": {"draft_n": 12, "draft_n_accepted": 6, "predicted_n": 10}})
     row = compared(serve, server)
-    assert row.counts.block_efficiency == 2.5
-    assert row.counts.alpha is None
+    assert row.block_efficiency == 2.5
+    assert row.alpha is None
     assert any("24 of 48 draft tokens" in note for note in row.notes)
 
 
@@ -291,8 +291,8 @@ def test_the_server_of_llama_cpp_python_tells_nothing_of_its_drafts(serve):
     assert (found.token_ids, found.finish_reason) == ((), "length")
     row = compared(serve, serve(owner="me"))  # as it names itself
     assert row.device.startswith("server at ")
-    assert (row.counts.block_efficiency, row.counts.alpha) == (None, None)
-    assert row.speed.tokens_per_second > 0
+    assert (row.block_efficiency, row.alpha) == (None, None)
+    assert row.tokens_per_second > 0
 
 
 def counters(server):
@@ -305,14 +305,14 @@ def counters(server):
 
 def test_counters_before_and_after(serve):
     row = compared(serve, serve(owner="vllm", counters=counters))
-    counts = row.counts
+    counts = row
     assert (counts.drafted, counts.accepted, counts.block_efficiency) == (48, 24, 2.5)
     assert counts.alpha_by_position == (3 / 4, 2 / 3, 1 / 2)
     assert any("the server has counted" in note for note in row.notes)
 
 
 def test_a_server_that_tells_nothing(serve):
-    counts = compared(serve, serve()).counts
+    counts = compared(serve, serve())
     assert (counts.tokens, counts.block_efficiency, counts.alpha) == (40, None, None)
 
 
@@ -362,7 +362,7 @@ def test_a_conversation_that_outgrows_the_context_of_a_server_ends(serve, tmp_pa
     more = {"prompts": {"file": str(file)}}
     found = compare(study(baseline, run_of(server), **more), tmp_path / "out", progress=False)
     assert not found.failures
-    assert (found.rows[1].counts.tokens, found.rows[1].counts.block_efficiency) == (4 * TOKENS, 2.5)
+    assert (found.rows[1].tokens, found.rows[1].block_efficiency) == (4 * TOKENS, 2.5)
     assert any("2 turns were not decoded" in note for note in found.rows[1].notes)
     written = [json.loads(line) for line in (tmp_path / "out" / "outputs.jsonl").read_text().splitlines()]
     reasons = ["length", "length", "context", "context", "length", "length"]
@@ -466,7 +466,7 @@ def test_a_forecast_stands_beside_an_engine(serve, tmp_path):
     settings["generation"]["ignore_eos"] = True
     found = compare(settings, progress=False)
     here, served, longer, unknown = found.rows[1:]
-    assert (served.forecast.block_efficiency, served.forecast.source) == (here.counts.block_efficiency, "here")
+    assert (served.forecast.block_efficiency, served.forecast.source) == (here.block_efficiency, "here")
     assert here.forecast is longer.forecast is unknown.forecast is None
     assert "expected" in str(found)
 
@@ -474,7 +474,7 @@ def test_a_forecast_stands_beside_an_engine(serve, tmp_path):
     expected = replay(tmp_path / "record", settings, output=tmp_path / "forecast", progress=False)
     found = compare(settings, tmp_path / "out", forecast=tmp_path / "forecast", progress=False)
     for row, replayed in zip(found.rows[2:4], expected.rows[2:4], strict=True):
-        assert row.forecast.block_efficiency == replayed.counts.block_efficiency
+        assert row.forecast.block_efficiency == replayed.block_efficiency
         assert (row.forecast.low, row.forecast.source) == (replayed.replayed.low, str(tmp_path / "forecast"))
     assert found.rows[4].forecast is None
     table = list(csv.DictReader((tmp_path / "out" / "summary.csv").read_text().splitlines()))

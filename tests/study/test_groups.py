@@ -156,12 +156,12 @@ def test_all_prompts_have_the_figures_of_the_run(rows, result_of):
         *_, whole = summary.groups
         assert [one.group[0] for one in summary.groups] == ["x", "y", "z", None]
         assert sum(one.prompts for one in summary.groups) == 2 * whole.prompts == 12
-        assert sum(one.tokens for one in summary.groups[:-1]) == whole.tokens == summary.counts.tokens
+        assert sum(one.tokens for one in summary.groups[:-1]) == whole.tokens == summary.tokens
         figures = {name: one.value for name, one in whole.figures.items()}
-        assert figures["block_efficiency"] == pytest.approx(summary.counts.block_efficiency)
-        assert figures.get("alpha") == pytest.approx(summary.counts.alpha)
+        assert figures["block_efficiency"] == pytest.approx(summary.block_efficiency)
+        assert figures.get("alpha") == pytest.approx(summary.alpha)
         # The seconds of a run include its set-up.
-        assert figures["tokens_per_second"] >= summary.counts.tokens / summary.counts.seconds
+        assert figures["tokens_per_second"] >= summary.tokens / summary.seconds
 
 
 def test_files_have_rows_for_each_group(rows, study, tmp_path):
@@ -192,7 +192,7 @@ def test_groups_have_the_quality_and_the_percentiles_of_their_prompts(rows, stud
     outputs = [json.loads(line) for line in (tmp_path / "out" / "outputs.jsonl").read_text().splitlines()]
     for number, row in enumerate(found.rows):
         *_, whole = row.groups
-        assert whole.percentiles == row.requests.percentiles
+        assert whole.percentiles == row.percentiles
         assert {name: whole.quality[name] for name in whole.quality} == {
             name: row.quality[name] for name in whole.quality
         }

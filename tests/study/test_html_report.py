@@ -7,10 +7,10 @@ import pytest
 from rich.console import Console
 
 from specdec_core.study.config.prompts import PromptText
-from specdec_core.study.report.html import charts
-from specdec_core.study.report.html.html_report import report_page
+from specdec_core.study.report import charts
+from specdec_core.study.report.html_report import report_page
 from specdec_core.study.report.layout import for_terminal
-from specdec_core.study.report.tables import departures, quality_table, results_table
+from specdec_core.study.report.tables import quality_table, results_table
 from specdec_core.study.report.verdict import verdict
 from tests.study.page_elements import Elements
 from tests.study.summaries import BASE, QUALITY, UNMEASURED, baseline, output, run
@@ -132,15 +132,13 @@ def test_tables_are_those_of_the_terminal(whole):
         assert heading in texts
 
 
-def test_all_verdicts_departures_failures_and_errors_are_there(whole):
+def test_all_that_went_wrong_is_there(whole):
     summaries, text = whole
     texts = Elements(text).texts
-    assert texts.count(f"{BASE['diagnosis']}.") == 2
-    assert departures(summaries[:4])[0] in texts
-    assert texts.count("gone failed: no such model: <here>.") == 2
-    assert texts.count(verdict(summaries[:4]).failures[0]) == 2
-    assert texts.count("1 run(s) depart from the baseline, 2 run(s) failed:") == 1
-    assert texts.count("2 run(s) failed:") == 1
+    for runs in (summaries[:4], summaries[4:]):
+        found = verdict(runs)
+        assert {*found.errors, *found.failures, *found.departures, *found.warnings} <= set(texts)
+    assert BASE["diagnosis"] in texts
 
 
 def test_texts_are_shown_and_what_departs_is_marked(whole):
@@ -165,80 +163,53 @@ def test_texts_are_cut_and_only_the_first_prompts_are_shown():
     assert "tokens 4, 5" in text, "without a tokenizer there are no texts"
 
 
-def test_what_a_name_holds_is_shown_and_stays_within_it():
+def test_controls_in_names_and_texts_are_shown():
     name = "\x1b[31m\u202egnp\x00\u2066\ud800 <b>שם"
-    shown = r"\x1b[31m\u202egnp\x00\u2066\ud800 &lt;b&gt;שם"
     prompt = PromptText(name, name, (), (name,), name)
     outputs = {(name, one): [output(name, (number,))] for number, one in enumerate(("baseline", name))}
     text = page([baseline(task=name), run(name, task=name)], outputs, {name: [prompt]})
     text.encode()
     assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]", text)
-    for where in (
-        "<bdi>{}</bdi></a>",
-        "<h4><bdi>{}</bdi></h4>",
-        "<dt><bdi>{}</bdi></dt>",
-        "Prompt <bdi>{}</bdi> (",
-    ):
-        assert where.format(shown) in text
+    assert r"<bdi>\x1b[31m\u202egnp\x00\u2066\ud800 &lt;b&gt;שם</bdi>" in text
 
 
 def test_what_was_not_measured_is_left_out():
     bare = page([baseline(**UNMEASURED), run("gone", **UNMEASURED, error="it broke")])
-    elements = Elements(bare)
-    assert "No run was measured except the baseline." in "".join(elements.texts)
-    assert "gone failed: it broke." in elements.texts
     for heading in ("Speed-up", "Where the time went", "Acceptance rate by position in the draft", "Quality"):
         assert f"<h3>{heading}</h3>" not in bare
     assert "None" not in bare
     Elements(page([]))
-    once = run(
-        "once",
-        repeats=1,
-        alpha_by_position=(0.5,),
-        verified_by_position=(3,),
-        speedup_by_gamma=(1.0,),
-        gamma_best=0,
-    )
+    few = {"alpha_by_position": (0.5,), "verified_by_position": (3,), "speedup_by_gamma": (1.0,), "gamma_best": 0}
+    once = run("once", repeats=1, **few)
     text = page([baseline(repeats=1), once, run("adaptive", gamma="confidence", quality=None, time_shares=None)])
     assert "None" not in text
     Elements(text)
 
 
 def test_bars_end_where_the_numbers_are():
-    chart = charts.speed_chart([baseline(), run("a"), run("gone", **UNMEASURED, error="x")])
-    bar, gone = chart.bars
-    assert chart.axis.end == pytest.approx(1.04 * 1.8)
-    assert bar.end / chart.one == pytest.approx(1.5)
-    assert (bar.low / chart.one, bar.high / chart.one) == pytest.approx((1.4, 1.6))
-    assert (bar.expected / chart.one, bar.theorem / chart.one) == pytest.approx((1.55, 1.8))
-    assert bar.words.startswith(
-        "a: 1.50 times the speed of the baseline, from 1.40 to 1.60 over the repeats, 1.55"
-    )
-    assert (gone.value, gone.end) == ("failed", None)
-    assert [tick.label for tick in chart.axis.ticks] == ["0", "0.5", "1", "1.5"]
-
-
-def test_a_run_twice_as_fast_has_a_bar_half_as_long():
+    runs = [baseline(), run("a"), run("gone", **UNMEASURED, error="x")]
+    assert charts.speed_scale(runs) == pytest.approx(1.04 * 1.8)
+    assert charts.speed_scale(runs[::2]) is None
+    assert [*charts.ticks(1.04 * 1.8)] == [0, 0.5, 1, 1.5]
     shares = {**BASE["time_shares"], "framework": -0.001}
-    chart = charts.share_chart([baseline(), run("a", speedup=2.0, time_shares=shares)])
-    first, second = ([segment.width for segment in bar.segments] for bar in chart.bars)
-    assert sum(first) == pytest.approx(chart.one)
-    assert sum(second) == pytest.approx(chart.one / 2)
-    assert second[3] == 0.0
-    assert [segment.part for segment in chart.bars[0].segments] == [*BASE["time_shares"]]
-    assert [segment.label for segment in chart.bars[0].segments] == ["T 50%", "V", "D 20%", "", "O 15%"]
+    scale = charts.time_scale([baseline()])
+    plain, fast = (charts.segments(one, scale) for one in (baseline(), run("a", speedup=2.0, time_shares=shares)))
+    assert sum(one.width for one in plain) == pytest.approx(100 / scale)
+    assert sum(one.width for one in fast) == pytest.approx(50 / scale)
+    assert fast[3].width == 0.0
+    assert [one.part for one in plain] == [*BASE["time_shares"]]
+    assert [one.share for one in plain if one.labeled] == ["50%", "20%", "15%"]
 
 
 def test_curves_fade_where_little_is_known_and_show_the_best_gamma():
     alpha = charts.alpha_curve(run("a"))
-    assert [point.faint for point in alpha.points] == [False, False, True]
-    assert alpha.points[0].y < alpha.points[1].y < alpha.points[2].y == (charts.TOP + charts.BOTTOM) / 2
-    assert alpha.words.endswith("position 3: 0.50 of 24 verified.")
-    gamma = charts.gamma_curve(run("a"), scale=1.6)
-    assert gamma.best == gamma.points[2]
-    assert gamma.best_label == "γ 2: 1.60×"
-    assert gamma.guide == gamma.points[0].y
-    assert gamma.measured.x == gamma.points[3].x
-    assert gamma.measured.y > gamma.points[3].y
-    assert charts.gamma_curve(run("a", gamma="confidence"), scale=1.6).measured is None
-    assert len(charts.gamma_curve(run("a", speedup_by_gamma=(1.0,) * 40), scale=1.6).across) == 10
+    assert [faint for _, _, faint in alpha.points] == [False, False, True]
+    heights = [y for _, y, _ in alpha.points]
+    assert heights[0] < heights[1] < heights[2] == (charts.TOP + charts.BOTTOM) / 2
+    gamma = charts.gamma_curve(run("a"), [run("a")])
+    assert gamma.best == 2
+    assert gamma.guide == gamma.points[0][1]
+    assert gamma.measured[0] == gamma.points[3][0]
+    assert gamma.measured[1] > gamma.points[3][1]
+    assert charts.gamma_curve(run("a", gamma="confidence"), [run("a")]).measured is None
+    assert len(charts.gamma_curve(run("a", speedup_by_gamma=(1.0,) * 40), [run("a")]).across) <= 10

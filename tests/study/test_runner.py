@@ -18,14 +18,10 @@ from specdec_core.models import load_model
 from specdec_core.study.report.quality import Output
 from specdec_core.study.report.result_files import first_outputs, write_results
 from specdec_core.study.report.summary import (
-    RunCounts,
-    RunExpectation,
-    RunRequests,
-    RunSpeed,
     RunSummary,
     summarize,
 )
-from specdec_core.study.report.tables import diagnoses, request_table, results_table
+from specdec_core.study.report.tables import request_table, results_table
 from specdec_core.study.run.factory import load_target
 from specdec_core.study.run.repeats import Repeat
 from specdec_core.study.run.runner import run_study
@@ -85,35 +81,35 @@ def summaries(result_of):
 def test_a_summary_follows_from_the_counts(summaries):
     baseline, echo, lenient = summaries
     assert (baseline.drafter, baseline.gamma) == (None, 0)
-    assert (baseline.counts.alpha, baseline.speed.c, baseline.speed.speedup) == (None, None, 1.0)
-    assert baseline.counts.tokens == echo.counts.tokens == lenient.counts.tokens == 3 * 12 * 2
-    assert baseline.counts.block_efficiency == baseline.expected.speedup_expected == 1.0
+    assert (baseline.alpha, baseline.c, baseline.speedup) == (None, None, 1.0)
+    assert baseline.tokens == echo.tokens == lenient.tokens == 3 * 12 * 2
+    assert baseline.block_efficiency == baseline.speedup_expected == 1.0
     assert (echo.drafter, echo.gamma, echo.lenience) == ("echo", 2, 1.0)
     assert (lenient.gamma, lenient.lenience) == (3, 0.5)
     for summary in (echo, lenient):
-        assert 0 <= summary.counts.alpha <= 1
-        assert summary.counts.target_calls <= baseline.counts.target_calls
-        assert summary.speed.speedup_min <= summary.speed.speedup <= summary.speed.speedup_max
-        steps = summary.counts.tokens / summary.counts.block_efficiency
-        expected = walltime_improvement(summary.counts.alpha, summary.counts.drafted / steps, summary.speed.c)
-        assert summary.expected.speedup_expected == pytest.approx(expected)
-        assert sum(summary.counts.verified_by_position) >= summary.counts.accepted
-        assert len(summary.counts.alpha_by_position) == len(summary.counts.verified_by_position) <= summary.gamma
-        assert summary.expected.speedup_expected_here > 0
-        assert summary.expected.gamma_best in range(len(summary.expected.speedup_by_gamma))
-        assert summary.expected.speedup_expected_best == max(summary.expected.speedup_by_gamma)
-        assert summary.expected.speedup_by_gamma[0] == 1.0
-        assert len(summary.expected.speedup_by_gamma) == 4, "0 to the longest draft of any run"
-        assert sum(summary.counts.steps_by_length) == summary.counts.target_calls - 2 * 2, "two batches a repeat"
-        assert sum(summary.expected.time_shares.values()) == pytest.approx(1)
-    assert baseline.expected.speedup_expected_here == pytest.approx(1)
-    assert baseline.speed.verify_cost == echo.speed.verify_cost == lenient.speed.verify_cost
-    assert (baseline.expected.diagnosis, baseline.expected.gamma_best, baseline.speed.draft_cost) == (
+        assert 0 <= summary.alpha <= 1
+        assert summary.target_calls <= baseline.target_calls
+        assert summary.speedup_min <= summary.speedup <= summary.speedup_max
+        steps = summary.tokens / summary.block_efficiency
+        expected = walltime_improvement(summary.alpha, summary.drafted / steps, summary.c)
+        assert summary.speedup_expected == pytest.approx(expected)
+        assert sum(summary.verified_by_position) >= summary.accepted
+        assert len(summary.alpha_by_position) == len(summary.verified_by_position) <= summary.gamma
+        assert summary.speedup_expected_here > 0
+        assert summary.gamma_best in range(len(summary.speedup_by_gamma))
+        assert summary.speedup_expected_best == max(summary.speedup_by_gamma)
+        assert summary.speedup_by_gamma[0] == 1.0
+        assert len(summary.speedup_by_gamma) == 4, "0 to the longest draft of any run"
+        assert sum(summary.steps_by_length) == summary.target_calls - 2 * 2, "two batches a repeat"
+        assert sum(summary.time_shares.values()) == pytest.approx(1)
+    assert baseline.speedup_expected_here == pytest.approx(1)
+    assert baseline.verify_cost == echo.verify_cost == lenient.verify_cost
+    assert (baseline.diagnosis, baseline.gamma_best, baseline.draft_cost) == (
         None,
         None,
         (),
     )
-    assert echo.counts.deviation == 0 < lenient.counts.deviation
+    assert echo.deviation == 0 < lenient.deviation
 
 
 def test_speeds_are_those_of_the_runs_own_repeats(result_of):
@@ -121,8 +117,8 @@ def test_speeds_are_those_of_the_runs_own_repeats(result_of):
     for summary in summarize(result):
         own = [one.metrics for (_, run, _), one in result.repeats.items() if run == summary.name]
         speeds = [one.tokens / one.seconds for one in own]
-        assert summary.speed.tokens_per_second == pytest.approx(sum(speeds) / 2), "the median of two"
-        assert (summary.speed.tokens_per_second_min, summary.speed.tokens_per_second_max) == (
+        assert summary.tokens_per_second == pytest.approx(sum(speeds) / 2), "the median of two"
+        assert (summary.tokens_per_second_min, summary.tokens_per_second_max) == (
             min(speeds),
             max(speeds),
         )
@@ -133,8 +129,8 @@ def test_requests_have_figures_of_their_own(result_of, tmp_path):
     baseline, echo, _ = summarize(result)
     outputs = first_outputs(result)
     each = [one.metrics for one in outputs[None, "echo-2"]]
-    figures, percentiles = echo.requests.speculative_decoding, echo.requests.percentiles
-    assert figures["num_accepted_draft_tokens"] == echo.counts.accepted / echo.repeats > 0
+    figures, percentiles = echo.speculative_decoding, echo.percentiles
+    assert figures["num_accepted_draft_tokens"] == echo.accepted / echo.repeats > 0
     assert figures["num_spec_steps"] == sum(figures["acceptance_histogram"])
     lengths = [one.mean_acceptance_length for one in each]
     assert len(set(lengths)) > 1
@@ -142,8 +138,8 @@ def test_requests_have_figures_of_their_own(result_of, tmp_path):
     assert percentiles["mean_acceptance_length"]["max"] == max(lengths)
     seconds = percentiles["seconds"]
     assert 0 < seconds["min"] <= seconds["p10"] <= seconds["p50"] <= seconds["p99"] <= seconds["max"]
-    assert baseline.requests.speculative_decoding is None
-    assert set(baseline.requests.percentiles) == {"seconds"}
+    assert baseline.speculative_decoding is None
+    assert set(baseline.percentiles) == {"seconds"}
 
     paths, _ = write_results(tmp_path, result.study, [baseline, echo], outputs)
     lines = [json.loads(line) for line in paths[2].read_text().splitlines()]
@@ -158,10 +154,10 @@ def test_the_acceptance_of_thinking_parts_is_apart(study, monkeypatch):
     monkeypatch.setattr(thinking, "MARKS", (("f", "d"),))  # one prompt opens a thinking part
     result = run_study(study(), Recorder())
     baseline, echo, _ = summarize(result)
-    parts, whole = echo.requests.thinking, echo.requests.speculative_decoding
+    parts, whole = echo.thinking, echo.speculative_decoding
     assert parts["inside"]["num_spec_steps"] + parts["outside"]["num_spec_steps"] == whole["num_spec_steps"]
     assert 0 < parts["inside"]["num_spec_steps"] < whole["num_spec_steps"]
-    assert baseline.requests.thinking is None
+    assert baseline.thinking is None
     for repeat in result.repeats.values():
         assert Repeat.from_plain(json.loads(json.dumps(repeat.to_plain()))).outputs == repeat.outputs
     headings = [column.heading for column in request_table([baseline, echo]).columns]
@@ -172,7 +168,7 @@ def test_deviation_is_that_of_a_sequence(result_of):
     result = result_of(STUDY, "batch_size=2")
     spent = sum(repeat.metrics.deviation for (_, run, _), repeat in result.repeats.items() if run == "lenient")
     assert spent > 0
-    assert summarize(result)[2].counts.deviation == pytest.approx(spent / (3 * 2))
+    assert summarize(result)[2].deviation == pytest.approx(spent / (3 * 2))
 
 
 def test_results_are_written_as_promised(study, summaries, tmp_path):
@@ -211,7 +207,11 @@ def test_results_are_written_as_promised(study, summaries, tmp_path):
     assert float(rows[1]["time_drafting"]) == lines[1]["time_shares"]["drafting"]
     assert rows[1]["diagnosis"] == lines[1]["diagnosis"]
     flat = (str, int, float, type(None))
-    assert {name for name, value in lines[1].items() if isinstance(value, flat)} - {"quality"} <= set(rows[1])
+    assert {name for name, value in lines[1].items() if isinstance(value, flat)} - {
+        "quality",
+        "replayed",
+        "forecast",
+    } <= set(rows[1])
     assert not any("[" in cell or "{" in cell for row in rows for cell in row.values())
 
 
@@ -248,9 +248,7 @@ def test_the_table_has_a_row_a_run(summaries):
 
 
 def test_each_run_except_the_baseline_has_a_diagnosis(summaries):
-    lines = diagnoses(summaries)
-    assert [line.split(":")[0] for line in lines] == ["echo-2", "lenient"]
-    assert all(line.endswith(".") for line in lines)
+    assert [one.name for one in summaries if one.diagnosis is not None] == ["echo-2", "lenient"]
 
 
 def test_a_stopped_study_goes_on_where_it_was(study, tmp_path):
@@ -305,7 +303,7 @@ def test_a_run_that_cannot_be_loaded_is_given_up_alone(study, drafter, reason):
     assert reason in result.failed[None, f"{drafter}-1"]
     summary = summarize(result)[-1]
     assert summary.error == result.failed[None, f"{drafter}-1"]
-    assert (summary.repeats, summary.speed.speedup, summary.counts.alpha) == (0, None, None)
+    assert (summary.repeats, summary.speedup, summary.alpha) == (0, None, None)
     assert len(results_table(summarize(result)).rows) == 4
     assert len(result.repeats) == 3
 
@@ -313,10 +311,10 @@ def test_a_run_that_cannot_be_loaded_is_given_up_alone(study, drafter, reason):
 def test_a_drafter_that_breaks_in_mid_generation_is_reported(study):
     text = STUDY + "  - {{name: broken, drafter: {{name: echo, breaks: true}}, gamma: 2}}\n"
     summary = summarize(run_study(study(text, "repeats=1"), Recorder()))[-1]
-    assert summary.counts.tokens == 36
-    assert summary.counts.alpha is None
-    assert summary.expected.speedup_expected is None
-    assert summary.expected.gamma_best is None
+    assert summary.tokens == 36
+    assert summary.alpha is None
+    assert summary.speedup_expected is None
+    assert summary.gamma_best is None
     assert "the echo broke" in summary.failures[0]["message"]
 
 
@@ -324,9 +322,9 @@ def test_a_run_that_needs_no_second_step(study):
     # A draft as long as the text, of which all is kept: nothing is timed but steps with a prompt.
     text = STUDY + "  - {{name: whole, drafter: echo, gamma: 11, lenience: 1.0e-30}}\n"
     summary = summarize(run_study(study(text, "repeats=1"), Recorder()))[-1]
-    assert (summary.counts.target_calls, summary.counts.steps_by_length, summary.speed.c) == (3, (), None)
-    assert (summary.expected.gamma_best, summary.expected.speedup_by_gamma) == (None, ())
-    assert "too few steps were timed" in summary.expected.diagnosis
+    assert (summary.target_calls, summary.steps_by_length, summary.c) == (3, (), None)
+    assert (summary.gamma_best, summary.speedup_by_gamma) == (None, ())
+    assert "fewer than 30 steps" in summary.diagnosis
 
 
 def test_what_the_target_cannot_do_ends_the_study(study, tmp_path):
@@ -337,9 +335,8 @@ def test_what_the_target_cannot_do_ends_the_study(study, tmp_path):
 
 
 def test_the_fields_of_a_summary_are_documented():
-    for part in (RunSummary, RunCounts, RunRequests, RunSpeed, RunExpectation):
-        for field in fields(part):
-            assert f"        {field.name}: " in part.__doc__
+    for field in fields(RunSummary):
+        assert f"        {field.name}: " in RunSummary.__doc__
 
 
 def test_a_target_may_be_inflated_and_says_the_same(tmp_path):
@@ -426,10 +423,10 @@ def test_a_failed_run_prolongs_nothing(study, clock):
 def test_speedups_are_those_of_the_same_repeat(study, clock):
     clock(lambda drafts, repeat: (1.0, 1.0, 5.0, 2.0)[repeat] * (0.5 if drafts else 1.0))
     baseline, echo, _ = summarize(run_study(study(STUDY, "repeats=3", "batch_size=3"), Recorder()))
-    assert (echo.speed.speedup_min, echo.speed.speedup, echo.speed.speedup_max) == (2.0, 2.0, 2.0)
-    assert (echo.speed.speedup_low, echo.speed.speedup_high) == (2.0, 2.0)
-    assert baseline.speed.tokens_per_second_min < baseline.speed.tokens_per_second_max
-    assert echo.speed.speedup_bound == echo.counts.block_efficiency
+    assert (echo.speedup_min, echo.speedup, echo.speedup_max) == (2.0, 2.0, 2.0)
+    assert (echo.speedup_low, echo.speedup_high) == (2.0, 2.0)
+    assert baseline.tokens_per_second_min < baseline.tokens_per_second_max
+    assert echo.speedup_bound == echo.block_efficiency
     clock(lambda drafts, repeat: 1.0)
     once = summarize(run_study(study(STUDY, "repeats=1", "batch_size=3"), Recorder()))[1]
-    assert (once.speed.speedup_low, once.speed.speedup_high) == (None, None)
+    assert (once.speedup_low, once.speedup_high) == (None, None)

@@ -16,7 +16,6 @@ from tests.study.toy_study import STUDY, Recorder
 from tests.toys import Gamma
 
 KEPT = ("accepted", "recovered", "bonus")
-GROUPED = STUDY.replace("prompts: [a b c, d e, f]", "prompts: {{file: prompts.jsonl, group: kind}}")
 
 
 def text_of(trace):
@@ -86,17 +85,8 @@ def test_it_is_kept_with_the_results_and_shown_in_the_report(study, tmp_path):
     assert links <= ids
 
 
-def test_the_texts_of_a_group_lead_to_the_trace(study, tmp_path):
-    rows = [{"prompt": "a b c", "kind": "long"}, {"prompt": "f", "kind": "short"}]
-    (tmp_path / "prompts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    found = compare(study(GROUPED), tmp_path / "out", progress=False)
-    page = found.report.read_text(encoding="utf-8")
-    group = page[page.index('id="group-1-0-1"') : page.index('id="group-1-1-1"')]
-    assert '<a href="#trace-1-1">Step by step</a>' in group
-
-
 def test_the_text_of_a_token_is_not_markup(study, tmp_path):
-    from specdec_core.study.report.html.html_report import report_page
+    from specdec_core.study.report.html_report import report_page
     from tests.study.summaries import baseline, run
 
     bad = "<script>alert(1)</script>\x1b"

@@ -14,7 +14,8 @@ from specdec_core.interface.errors import PromptError
 from specdec_core.study.report.layout import for_terminal
 from specdec_core.study.report.result_files import first_outputs, output_lines
 from specdec_core.study.report.summary import summarize
-from specdec_core.study.report.tables import by_task, departures, quality_table, results_table
+from specdec_core.study.report.tables import by_task, quality_table, results_table
+from specdec_core.study.report.verdict import verdict
 from specdec_core.study.run import prepared, targets, worker
 from specdec_core.study.run.repeats import Repeats
 from specdec_core.study.run.runner import run_study
@@ -135,10 +136,10 @@ def test_each_task_has_its_own_baseline(result_of):
         ["baseline", "echo-2", "only-long"],
     ]
     for group in groups:
-        assert group[0].speed.speedup == 1.0
+        assert group[0].speedup == 1.0
         assert {one.task for one in group} == {one.config["task"] for one in group}
         assert results_table(group).title == group[0].task
-    assert groups[0][0].counts.tokens == 2 * 2 * 4
+    assert groups[0][0].tokens == 2 * 2 * 4
     assert groups[2][1].config["sampling"]["temperature"] == 1
 
 
@@ -155,7 +156,7 @@ def test_what_was_written_is_scored_and_compared(result_of):
     assert len(table.rows) == 2
     assert [column.heading for column in table.columns][:3] == ["run", "BLEU", "chrF"]
     assert quality_table(warm) is None
-    assert departures([*short, *cold]) == []
+    assert verdict([*short, *cold]).departures == ()
     lines = list(output_lines(result.study, first_outputs(result)))
     assert len(lines) == 2 * 2 + 3 + 3
     baseline, other = (
@@ -191,7 +192,7 @@ def test_an_argmax_run_that_departs_from_plain_decoding_is_told(study):
     result = type(result)(result.study, Repeats(changed.values()), result.failed, result.provenance)
     (short, *_) = by_task(summarize(result))
     assert short[1].quality["exact"] == 0.5
-    (line,) = departures(short)
+    (line,) = verdict(short).departures
     assert line.startswith("echo-2: 50% of its outputs differ from the baseline, first at token 3 of prompt 1.")
 
 
@@ -249,7 +250,7 @@ def test_names_are_no_patterns_and_no_markup(result_of):
 def test_nearly_all_is_not_said_to_be_all(result_of, exact, told, cell):
     baseline, run = by_task(summarize(result_of(ODD)))[2]
     run = replace(run, quality={**run.quality, "exact": exact, "first_difference": (0, 0)})
-    assert departures([baseline, run])[0].startswith(f"echo-1: {told} of its outputs")
+    assert verdict([baseline, run]).departures[0].startswith(f"echo-1: {told} of its outputs")
     table = quality_table([baseline, run])
     position = [column.heading for column in table.columns].index("same as\nbaseline")
     assert [row.cells[position] for row in table.rows] == ["100%", cell]
@@ -263,7 +264,7 @@ def test_a_lenience_that_is_lossless_is_told_where_it_departs(study, site):
         run = replace(run, quality={**run.quality, "exact": 0.5, "first_difference": (0, 0)})
         assert run.lossless == (allowed == 0)
         assert run.lenience == "never"
-        assert len(departures([baseline, run])) == count
+        assert len(verdict([baseline, run]).departures) == count
 
 
 OTHERS = """

@@ -1,143 +1,85 @@
-"""The reason for a run's speed in one sentence: rules on its numbers. Importing this imports no torch."""
+"""What to change about a run, and what to doubt: rules on its numbers. Importing this imports no torch."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from specdec_core.study.report.expectation import MIN_COUNT
 from specdec_core.study.report.formats import number, rate, share
+from specdec_core.study.report.layout import Column, ReportTable, Row
 
 if TYPE_CHECKING:
-    from specdec_core.study.report.expectation import TimeShares
+    from specdec_core.study.report.summary import RunSummary
 
 _MIN_GAIN = 1.03
 """Another gamma is suggested if it is expected to be this much faster than the drafts as they were."""
 _MAX_GAP = 1.1
 """A measured speed-up that differs from the expected one by this factor is reported."""
-_MANY_STEPS = 0.75
-"""Drafting in a smaller share of the steps is reported."""
-_MIN_SHARE = 0.05
-"""Smaller shares of the time are not reported."""
 
 
-@dataclass(frozen=True)
-class RunFacts:
-    """The numbers that a diagnosis is made from.
-
-    Attributes:
-        drafted: Mean number of tokens drafted per step.
-        accepted: Mean number of them that were accepted.
-        steps: Number of steps with a draft that were timed.
-        drafting_steps: The share of steps with a draft.
-        alpha: Accepted over verified draft tokens; None if none was verified.
-        c: Cost coefficient; None if it was not measured.
-        speedup: The measured speed-up.
-        expected: The speed-up to expect here from the drafts as they were; None if too little was measured.
-        by_gamma: The expected speed-up with gamma = 0, 1, ... K; empty if too little was measured.
-        shares: Where the time went; None if too little was measured.
-        verify_excess: Verification time over that of the same drafts in all runs of the study.
-        trees: Whether drafts were trees.
-        forced: The share of the tokens that a constraint forced.
-        noisy: Whether the seconds of a replay are too noisy to compare gammas.
-        drawn: Whether drafts were sampled although the target is greedy.
-    """
-
-    drafted: float
-    accepted: float
-    steps: int
-    drafting_steps: float
-    alpha: float | None
-    c: float | None
-    speedup: float
-    expected: float | None
-    by_gamma: tuple[float, ...]
-    shares: TimeShares | None
-    verify_excess: float
-    trees: bool = False
-    forced: float = 0.0
-    noisy: bool = False
-    drawn: bool = False
+def diagnose(run: RunSummary) -> str | None:
+    """Return notes on a run; None for the baseline and for runs whose times are not known."""
+    if run.drafter is None or run.speedup is None or run.gamma_mean is None or "engine" in run.config["run"]:
+        return None
+    if not run.drafted or run.alpha is None:
+        return "nothing was drafted"
+    notes = [_gamma(run)]
+    draft_sampling = run.config["run"].get("draft_sampling") or {}
+    if run.config["sampling"]["temperature"] == 0 and draft_sampling.get("temperature", 0):
+        notes.append("drafts are sampled although the target is greedy: set temperature 0 in `draft_sampling`")
+    if run.forced:
+        notes.append(f"a constraint forces {share(run.forced / run.tokens)} of the tokens")
+    here = run.speedup_expected_here
+    if here is not None and not 1 / _MAX_GAP <= run.speedup / here <= _MAX_GAP:
+        notes.append(f"{here:.2f}× was expected here: time it again on a quiet machine")
+    return "; ".join(filter(None, notes))
 
 
-def best_of(by_gamma: tuple[float, ...]) -> int:
-    """Return the gamma with the greatest speed-up, the smallest if several are equal."""
-    return max(range(len(by_gamma)), key=lambda gamma: (by_gamma[gamma], -gamma))
-
-
-def diagnose(facts: RunFacts) -> str:
-    """Return why a run is as fast as it is, and what to change."""
-    forced = [f"the constraint forces {share(facts.forced)} of the tokens"] if facts.forced else []
-    if not facts.drafted or facts.alpha is None:
-        return "; ".join(["nothing was drafted: every step was autoregressive", *forced])
-    drawn = (
-        ["the target is greedy but drafts are sampled: set temperature 0 in `draft_sampling`"]
-        if facts.drawn
-        else []
-    )
-    parts = [_effect(facts), *forced, *drawn, *_cause(facts.shares)]
-    if _never_pays(facts):
-        alpha, c = rate(facts.alpha), number(facts.c, 2)
-        parts = [f"acceptance rate {alpha} is not above c {c}: no gamma pays (Corollary 3.9)"]
-    else:
-        parts += _advice(facts)
-    return "; ".join(parts + _gap(facts))
-
-
-def _never_pays(facts: RunFacts) -> bool:
-    if facts.alpha is None or facts.c is None or facts.trees:
-        return False
-    return facts.speedup < 1 and facts.alpha <= facts.c and facts.steps >= MIN_COUNT
-
-
-def _effect(facts: RunFacts) -> str:
-    """Return the number of accepted draft tokens."""
-    if facts.drafting_steps < _MANY_STEPS:
-        steps, tokens = share(facts.drafting_steps), share(facts.accepted / facts.drafted)
-        return f"drafts in {steps} of the steps, and {tokens} of the draft tokens are accepted"
-    return f"{number(facts.accepted, 1)} of {number(facts.drafted, 1)} draft tokens are accepted per step"
-
-
-def _cause(shares: TimeShares | None) -> list[str]:
-    """Return what takes most of the time apart from target calls without a draft."""
-    if shares is None:
-        return []
-    # The unit of c is easier to weigh than a share: target calls without a draft.
-    call = shares.target or 1.0
-    causes = [
-        (shares.verifying, f"verifying takes {1 + shares.verifying / call:.1f} baseline target calls per step"),
-        (shares.drafting, f"drafting takes {shares.drafting / call:.1f} baseline target calls per step"),
-        (shares.framework, f"the framework takes {shares.framework:.0%} of the time"),
-        (shares.outside, f"prompts and set-up take {shares.outside:.0%} of the time"),
-    ]
-    largest, words = max(causes)
-    return [words] if largest >= _MIN_SHARE else ["nearly all time goes to target calls, as in the baseline"]
-
-
-def _advice(facts: RunFacts) -> list[str]:
+def _gamma(run: RunSummary) -> str:
     """Return which gamma to use."""
-    if facts.trees:
-        return []
-    if facts.expected is None or len(facts.by_gamma) < 2 or facts.steps < MIN_COUNT:
-        return ["too few steps were timed to suggest a gamma"]
-    if facts.noisy:
-        return ["the times of steps are too noisy to suggest a gamma"]
-    best = best_of(facts.by_gamma)
+    by_gamma, best, here = run.speedup_by_gamma, run.gamma_best, run.speedup_expected_here
+    if run.levels_mean is not None:
+        return ""
+    if best is None or here is None or len(by_gamma) < 2:
+        return f"fewer than {MIN_COUNT} steps were timed: no gamma is suggested"
+    if (run.speedup or 1) < 1 and run.alpha is not None and run.c is not None and run.alpha <= run.c:
+        return (
+            f"no gamma pays: acceptance rate {rate(run.alpha)} is not above c {number(run.c, 2)} (Corollary 3.9)"
+        )
+    if run.replayed is not None and run.replayed.noisy:
+        return "the times of steps are too noisy to suggest a gamma"
     if best == 0:
-        return ["no gamma pays here"]
-    if facts.by_gamma[best] >= _MIN_GAIN * facts.expected:
-        return [f"gamma {best} should give {facts.by_gamma[best]:.2f}×"]
-    if best == len(facts.by_gamma) - 1:
-        return [f"no gamma up to {best} should do better; a larger one may"]
-    return ["no other gamma should do much better"]
+        return "no gamma pays here"
+    if by_gamma[best] >= _MIN_GAIN * here:
+        return f"gamma {best} should give {by_gamma[best]:.2f}×"
+    return f"a gamma above {best} may be faster" if best == len(by_gamma) - 1 else ""
 
 
-def _gap(facts: RunFacts) -> list[str]:
-    """Return why the measured speed-up is far from the expected one, if it is."""
-    if facts.expected is None or 1 / _MAX_GAP <= facts.speedup / facts.expected <= _MAX_GAP:
-        return []
-    gap = f"{facts.expected:.2f}× was expected here"
-    excess = facts.verify_excess
-    if excess >= _MAX_GAP if facts.speedup < facts.expected else excess <= 1 / _MAX_GAP:
-        return [f"{gap}, but a target call takes {excess:.1f} times as long as in all runs together"]
-    return [f"{gap}: time it again on a quiet machine"]
+def diagnosis_table(summaries: Sequence[RunSummary]) -> ReportTable | None:
+    """Return where the time of each run went, and the notes on it; None if nothing was drafted and timed."""
+    rows = [Row(tuple(_cells(one))) for one in summaries if one.diagnosis is not None]
+    parts = ("target", "verifying", "drafting", "framework", "outside")
+    columns = (
+        Column("run", numeric=False),
+        Column("drafted\nper step", spare=2),
+        Column("accepted", spare=1),
+        *(Column(name, spare=3) for name in parts),
+        Column("note", numeric=False, wraps=True),
+    )
+    note = (
+        "Target: as long as target calls without a draft take; verifying: the target beyond that; framework: "
+        "steps, outside both models; outside: prompts and set-up."
+    )
+    return ReportTable(columns, tuple(rows), (note,), "Diagnosis") if rows else None
+
+
+def _cells(run: RunSummary) -> Iterator[str]:
+    drafted = run.gamma_mean or 0.0
+    yield run.name
+    yield number(drafted, 1)
+    yield number(drafted * run.accepted / max(1, run.drafted), 1)
+    shares = run.time_shares or {}
+    for part in ("target", "verifying", "drafting", "framework", "outside"):
+        yield share(max(0.0, shares[part])) if part in shares else "–"
+    yield run.diagnosis or ""

@@ -23,7 +23,6 @@ from specdec_core.study.report.formats import UNKNOWN, number, rate, with_spread
 from specdec_core.study.report.layout import Column, ReportTable, Row
 from specdec_core.study.report.paired import MIN_PROMPTS, Floats, adjusted, estimate, ratio_units
 from specdec_core.study.report.quality import METRICS, assess
-from specdec_core.study.report.requests import run_requests
 from specdec_core.study.report.verdict import MIN_REPEATS
 
 if TYPE_CHECKING:
@@ -294,6 +293,8 @@ def _with_requests(
     baseline: Mapping[int, Repeat],
 ) -> Iterator[GroupSummary]:
     """Yield the findings about each group with its quality and percentiles. Scores are not tested."""
+    from specdec_core.study.report.requests import run_requests  # imports torch
+
     for group in groups:
         numbers = [number for number, prompt in enumerate(prompts) if belongs(prompt.group, group.group)]
         own, others = ({n: _only(one, numbers) for n, one in each.items()} for each in (repeats, baseline))
@@ -301,7 +302,7 @@ def _with_requests(
         quality = assess(outputs, expected, [prompts[number].references for number in numbers], greedy=True)
         scores = {name: getattr(quality, name) for name in ("exact", *METRICS)} if quality else {}
         known = {name: value for name, value in scores.items() if value is not None}
-        yield replace(group, quality=known or None, percentiles=run_requests(own).percentiles)
+        yield replace(group, quality=known or None, percentiles=run_requests(own)["percentiles"])
 
 
 def _only(repeat: Repeat, numbers: Sequence[int]) -> Repeat:

@@ -9,14 +9,13 @@ import numpy as np
 
 from specdec_core.decoding import RequestMetrics
 from specdec_core.study.report.quality import Output
-from specdec_core.study.report.run_fields import RunRequests
 from specdec_core.study.run.repeats import Repeat
 
 _PERCENTILES = (10, 50, 90, 95, 99)
 
 
-def run_requests(repeats: Mapping[int, Repeat]) -> RunRequests:
-    """Return the figures of the requests of a run, from its finished repeats."""
+def run_requests(repeats: Mapping[int, Repeat]) -> dict[str, Any]:
+    """Return the figures of the requests of a run, by the fields of `RunSummary`, from its finished repeats."""
     first = next(iter(repeats.values()), None)
     each = [] if first is None else [one.metrics for one in first.outputs if one.metrics is not None]
     drafts = [one for one in each if one.num_spec_tokens]
@@ -26,11 +25,11 @@ def run_requests(repeats: Mapping[int, Repeat]) -> RunRequests:
         "draft_acceptance_rate": [one.draft_acceptance_rate for one in drafts],
         "seconds": [one for one in seconds if one],  # a turn that did not fit took no time
     }
-    return RunRequests(
-        speculative_decoding=over_all_steps(drafts).to_plain() if drafts else None,
-        percentiles={name: _percentiles(each) for name, each in values.items() if each},
-        thinking=None if first is None else _thinking(first.outputs),
-    )
+    return {
+        "speculative_decoding": over_all_steps(drafts).to_plain() if drafts else None,
+        "percentiles": {name: _percentiles(each) for name, each in values.items() if each},
+        "thinking": None if first is None else _thinking(first.outputs),
+    }
 
 
 def _thinking(outputs: Iterable[Output]) -> dict[str, Any] | None:

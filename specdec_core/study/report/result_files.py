@@ -13,7 +13,7 @@ from specdec_core.interface.errors import SpecdecError, exception_text
 from specdec_core.interface.files import writing_file
 from specdec_core.study.config.grouping import group_label
 from specdec_core.study.config.study import BASELINE
-from specdec_core.study.report.html.html_report import report_page
+from specdec_core.study.report.html_report import report_page
 from specdec_core.study.run.folder import OUTPUTS, REPORT, RESULTS, SUMMARY
 
 if TYPE_CHECKING:

@@ -2,45 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import zip_longest
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any, Literal
 
 from specdec_core.decoding import Metrics
 from specdec_core.study.config.study import BASELINE, Label, Run, Task
-from specdec_core.study.report.counts import run_counts
-from specdec_core.study.report.diagnosis import RunFacts, best_of, diagnose
-from specdec_core.study.report.expectation import (
-    MIN_COUNT,
-    Expectation,
-    TimeShares,
-    draft_cost,
-    speedup_bound,
-    verify_cost,
-)
+from specdec_core.study.report.diagnosis import diagnose
+from specdec_core.study.report.expectation import MIN_COUNT, Expectation, draft_cost, speedup_bound, verify_cost
 from specdec_core.study.report.forecast import Forecast, with_forecasts
 from specdec_core.study.report.groups import GroupSummary, summarize_groups
 from specdec_core.study.report.quality import assess
 from specdec_core.study.report.requests import run_requests
-from specdec_core.study.report.run_fields import ReplayedOn, RunCounts, RunExpectation, RunRequests, RunSpeed
+from specdec_core.study.report.run_fields import ReplayedOn
 from specdec_core.study.report.uneven import uneven_calls
+from specdec_core.study.run.repeats import Repeat
 from specdec_core.study.run.study_session import StudyResult
 from specdec_core.theory.intervals import median_interval
 from specdec_core.theory.speed import walltime_improvement
 
 _MOST_EXPECTATIONS = 500
-_ONLY_IF = ("remembers", "uneven_calls", "groups", "forecast")
-"""Fields that `results.jsonl` has only if they say something."""
-_UNKNOWN = RunExpectation(None, None, None, None, (), None, None)
+_COSTS = ("c", "verify_cost", "draft_cost", "tokens_per_second", "tokens_per_second_min", "tokens_per_second_max")
+"""Fields of times that are known although a plugin failed."""
 
 
 @dataclass(frozen=True)
 class RunSummary:
-    """The findings of a study about one run.
+    """The findings of a study about one run: the fields of a line of `results.jsonl`.
 
-    A line of `results.jsonl` holds these fields, and those of `counts`, `requests`, `speed` and `expected`.
+    Counts are sums over all repeats and prompts, speeds and costs medians over the repeats. What was not measured,
+    or does not apply, is None or empty.
 
     Attributes:
         task: Name of the task; None for the only task of a study without `tasks`.
@@ -48,19 +42,72 @@ class RunSummary:
         drafter: Name of the drafter; None for the baseline.
         gamma: Tokens drafted per step, or the controller's name.
         lenience: Factor l, or the controller's name.
-        rule: Name of the acceptance rule; None where none is set, and then `results.jsonl` has no such field.
+        rule: Name of the acceptance rule; None where none is set.
         lossless: Whether lenience and rule give outputs with the target's distribution.
         repeats: Number of finished repeats.
-        counts: Sums over repeats and prompts.
-        requests: Figures of the single requests.
-        speed: Measured speeds and costs.
-        expected: What theory expects.
+        tokens: New tokens.
+        target_calls: Forward passes of the target.
+        drafted: Draft tokens proposed.
+        accepted: Draft tokens accepted.
+        gamma_mean: Mean number of draft tokens per step and sequence.
+        levels_mean: Mean depth of the trees per step; None if drafts were lines.
+        block_efficiency: Tokens per step and sequence, including the recovered or bonus token ("mean acceptance
+            length" elsewhere).
+        alpha: Acceptance rate E(beta): accepted over verified draft tokens; None if none was verified.
+        alpha_by_position: The same at each position of the draft; section 3 assumes that all are equal.
+        verified_by_position: Draft tokens verified at each position: if they are few, the rate is noise.
+        steps_by_length: Steps whose longest draft had 0, 1, ... tokens, without the first step of each batch.
+        deviation: Total variation from the target's distribution that lenience or a lossy rule spent per
+            sequence; 0 without either.
+        seconds: Wall time.
+        cpu_seconds: CPU time of the decoding thread: on an idle machine, nearly the wall time. None unless the
+            target is on a CPU.
+        draft_seconds: The drafter's part of the wall time.
+        verify_seconds: The target's part of it.
+        forced: Tokens that a constraint forced, committed without being drafted; among `tokens`.
+        c: Cost coefficient (Definition 3.7): the drafter's time for one token over that of a target call without a
+            draft in the same repeat. The first step of each batch, which reads the prompts, is left out.
+        verify_cost: T(k) / T(0), k = 0, 1, ...: the target's time with a draft of k tokens over that without a
+            draft, measured over all runs of the task, with beams over those with the same `draft_beams`. None for
+            lengths that were measured too rarely.
+        draft_cost: D(k) / T(0), k = 0, 1, ...: the drafter's time for k tokens in this run.
+        tokens_per_second: New tokens per second of wall time.
+        tokens_per_second_min: The same in the slowest repeat.
+        tokens_per_second_max: The same in the fastest repeat.
+        speedup: Tokens per second over those of the baseline in the same repeat. This and the following are None
+            for a run in which a plugin failed.
+        speedup_min: The smallest speed-up of a repeat.
+        speedup_max: The largest speed-up of a repeat.
+        speedup_low: Lower end of the interval for the speed-up: the range of up to eight repeats; of more, the 95%
+            confidence interval of their median. None for a single repeat.
+        speedup_high: Its upper end.
+        speedup_bound: The largest speed-up that is possible if no target call with a draft takes less time than
+            one without: tokens per target call over those of the baseline.
+        speedup_expected: Theorem 3.8 with this run's alpha, c and mean draft length. It assumes that verifying a
+            draft takes no longer than a target call without one, and that nothing but the two models takes time.
+        speedup_expected_here: The speed-up to expect on this machine from the drafts as they were: with T(k) of
+            all runs, this drafter's D(k), the framework's overhead, prompts and set-up.
+        gamma_best: The fixed gamma that should be fastest, up to the longest draft of any run of the task; 0 if
+            autoregressive decoding is. For a controller that ends drafts early, the longest draft to allow. None
+            if fewer than 30 steps with a draft were timed.
+        speedup_expected_best: The expected speed-up with that gamma.
+        speedup_by_gamma: The expected speed-up for gamma = 0, 1, ... up to the longest draft of any run of the
+            task.
+        time_shares: Where the wall time went: `target`, up to the time of target calls without a draft;
+            `verifying`, the target beyond that; `drafting`; `framework`, steps outside both models; `outside`,
+            prompts and set-up.
+        diagnosis: What to change, and what to doubt; None for the baseline and for runs without measurements.
+        speculative_decoding: The fields of vLLM's `metrics.speculative_decoding`, over all steps of the first
+            repeat; repeats have the same seeds. None for the baseline, with beams and for replays.
+        percentiles: `mean`, `min`, `max` and the 10th to 99th percentile (`p10`, `p50`, `p90`, `p95`, `p99`) of
+            `mean_acceptance_length` and `draft_acceptance_rate`, and of `seconds` in all repeats: from the start
+            of a request's batch to its last token. Without those that were not measured.
+        thinking: The same fields as `speculative_decoding` apart: `inside` for the steps that began in a thinking
+            part (`<think>`), `outside` for the others. None where no answer has one.
         quality: How the outputs compare with those of the baseline and with references: the fields of
             `specdec_core.study.report.quality.Quality`. None if nothing was decoded.
         seed: Seed of the task.
         device: Device of the target.
-        status: `ok`; `plugin-failure` if a plugin failed while it decoded, which cost no token, but then the run
-            is not what its name says; `error` if it was abandoned.
         error: Why the run was abandoned; None if it was not.
         failures: Plugin failures during decoding, none of which cost a token: the plugin's class, the step, the
             message, where in its code (file and line), and how often.
@@ -72,15 +119,15 @@ class RunSummary:
         draft_beams: Number of nodes in each level of the draft, over all beams; None without beams or drafter.
         passes_saved: With beams, the share of the baseline's target calls that the run did without; else None.
         replayed: What the run was replayed on: its counts and speeds are then expected ones. None if it was
-            decoded and timed, and then `results.jsonl` has no such field.
+            decoded and timed.
         remembers: Whether the drafter declares that it keeps knowledge between requests. Each repeat then began
-            with nothing but what the warm-up prompts taught. `results.jsonl` has the field only if it does.
+            with nothing but what the warm-up prompts taught.
         uneven_calls: The target calls of each repeat, if something keeps state between repeats without declaring
-            it. The run is then not ranked. Empty otherwise, and then `results.jsonl` has no such field.
-        groups: The findings for each group of prompts. Empty if the study groups none, for a run that failed or
-            keeps state, and then `results.jsonl` has no such field.
+            it. The run is then not ranked.
+        groups: The findings for each group of prompts. Empty if the study groups none, and for a run that failed
+            or keeps state.
         forecast: With an engine, the block efficiency of the same drafts in a replay, or in a run that decodes
-            here. None where it is not known, and then `results.jsonl` has no such field.
+            here. None where it is not known.
     """
 
     task: str | None
@@ -91,10 +138,45 @@ class RunSummary:
     rule: str | None
     lossless: bool
     repeats: int
-    counts: RunCounts
-    requests: RunRequests
-    speed: RunSpeed
-    expected: RunExpectation
+    tokens: int
+    target_calls: int
+    drafted: int
+    accepted: int
+    gamma_mean: float | None
+    levels_mean: float | None
+    block_efficiency: float | None
+    alpha: float | None
+    alpha_by_position: tuple[float, ...]
+    verified_by_position: tuple[int, ...]
+    steps_by_length: tuple[int, ...]
+    deviation: float | None
+    seconds: float
+    cpu_seconds: float | None
+    draft_seconds: float
+    verify_seconds: float
+    forced: int
+    c: float | None
+    verify_cost: tuple[float | None, ...]
+    draft_cost: tuple[float | None, ...]
+    tokens_per_second: float | None
+    tokens_per_second_min: float | None
+    tokens_per_second_max: float | None
+    speedup: float | None
+    speedup_min: float | None
+    speedup_max: float | None
+    speedup_low: float | None
+    speedup_high: float | None
+    speedup_bound: float | None
+    speedup_expected: float | None
+    speedup_expected_here: float | None
+    gamma_best: int | None
+    speedup_expected_best: float | None
+    speedup_by_gamma: tuple[float, ...]
+    time_shares: Mapping[str, float] | None
+    diagnosis: str | None
+    speculative_decoding: Mapping[str, Any] | None
+    percentiles: Mapping[str, Mapping[str, float]]
+    thinking: Mapping[str, Any] | None
     quality: Mapping[str, Any] | None
     seed: int
     device: str
@@ -114,25 +196,18 @@ class RunSummary:
 
     @property
     def status(self) -> Literal["ok", "plugin-failure", "error"]:
-        """Whether the run went as its settings say."""
+        """Whether the run went as its settings say.
+
+        `plugin-failure` if a plugin failed while it decoded, which cost no token, but then the run is not what its
+        name says; `error` if it was abandoned.
+        """
         if self.error is not None:
             return "error"
         return "plugin-failure" if self.failures else "ok"
 
     def flat(self) -> dict[str, Any]:
-        """Return the line of `results.jsonl`: all fields, with the fields of a group instead of the group."""
-        fields: dict[str, Any] = {}
-        for name, value in asdict(self).items():
-            if name == "error":
-                fields["status"] = self.status
-            if (name in ("rule", "replayed") and value is None) or (name in _ONLY_IF and not value):
-                continue
-            if name == "replayed":  # the fields of `speed` and `expected` have its speed-ups
-                value = {key: part for key, part in value.items() if not key.startswith("speedup")}
-            if name == "groups":
-                value = [one.flat() for one in self.groups]
-            fields |= value if name in ("counts", "requests", "speed", "expected") else {name: value}
-        return fields
+        """Return the line of `results.jsonl`: all fields, and `status`."""
+        return asdict(self) | {"status": self.status, "groups": [one.flat() for one in self.groups]}
 
 
 def summarize(result: StudyResult, forecast: Path | None = None) -> list[RunSummary]:
@@ -149,6 +224,7 @@ def summarize(result: StudyResult, forecast: Path | None = None) -> list[RunSumm
 def _of_task(result: StudyResult, task: Task) -> list[RunSummary]:
     measured = _TaskMetrics(result, task)
     summaries = [_summary(result, run, measured) for run in task.runs]
+    summaries = [replace(one, diagnosis=diagnose(one)) for one in summaries]
     sound = [one for one in summaries if one.status == "ok" and one.repeats and not one.uneven_calls]
     config = result.study.config
     groups = summarize_groups(
@@ -211,19 +287,16 @@ class _TaskMetrics:
 
 def _summary(result: StudyResult, run: Run, measured: _TaskMetrics) -> RunSummary:
     task = measured.task
-    metrics = measured.of_run(run.name)
     repeats = result.of_run(task, run.name)
     replayed = next((repeat.replayed for repeat in repeats.values()), None)
     failures = tuple(asdict(failure) for repeat in repeats.values() for failure in repeat.failures)
-    counts = run_counts(repeats.values(), measured.sequences)
+    counts = _counts(repeats.values(), measured.sequences)
     speed = _speed(run, measured, replayed)
+    expected = _expected(run, counts, speed, measured, replayed)
     if failures:
         # Without its plugin a run decodes something else: its speed says nothing about its settings.
-        unknown: dict[str, Any] = dict.fromkeys(name for name in vars(speed) if name.startswith("speedup"))
-        speed = replace(speed, **unknown)
-        expected = _UNKNOWN
-    else:
-        expected = _expected(task, run, counts, speed, measured.expectations(run.name), measured.longest, replayed)
+        speed = {name: value if name in _COSTS else None for name, value in speed.items()}
+        expected = dict.fromkeys(expected) | {"speedup_by_gamma": ()}
     outputs, others = (
         {number: one.outputs for number, one in result.of_run(task, name).items()} for name in (run.name, BASELINE)
     )
@@ -232,6 +305,8 @@ def _summary(result: StudyResult, run: Run, measured: _TaskMetrics) -> RunSummar
     untested = run.name == BASELINE or task.sampling.greedy
     # No run of a replay has outputs.
     quality = None if replayed else assess(outputs, others, references, greedy=untested)
+    beams = task.generation.beams
+    warmup = {"warmup": {"count": len(task.warmup)}} if task.warmup else {}
     return RunSummary(
         task=task.name,
         name=run.name,
@@ -240,11 +315,12 @@ def _summary(result: StudyResult, run: Run, measured: _TaskMetrics) -> RunSummar
         lenience=run.labels.lenience,
         rule=run.labels.rule,
         lossless=run.lossless_for(task.sampling),
-        repeats=len(metrics),
-        counts=counts,
-        requests=run_requests(repeats),
-        speed=speed,
-        expected=expected,
+        repeats=len(repeats),
+        **counts,
+        **speed,
+        **expected,
+        **run_requests(repeats),
+        diagnosis=None,
         quality=None if quality is None else asdict(quality),
         seed=task.generation.seed,
         device=next(iter(repeat.device for repeat in repeats.values()), None) or result.provenance["device"],
@@ -252,18 +328,14 @@ def _summary(result: StudyResult, run: Run, measured: _TaskMetrics) -> RunSummar
         failures=failures,
         notes=tuple(dict.fromkeys(note for repeat in repeats.values() for note in repeat.notes)),
         versions=result.provenance["versions"],
-        config={**result.study.shared(), **task.resolved(), **_warmup(task), "run": run.resolved()},
-        beams=None if task.generation.beams == 1 else task.generation.beams,
+        config={**result.study.shared(), **task.resolved(), **warmup, "run": run.resolved()},
+        beams=None if beams == 1 else beams,
         draft_beams=None if run.drafter is None else _draft_beams(run, task),
-        passes_saved=None if task.generation.beams == 1 else _passes_saved(run, measured),
+        passes_saved=None if beams == 1 else _passes_saved(run, measured),
         replayed=replayed,
         remembers=any(repeat.remembers for repeat in repeats.values()),
         uneven_calls=uneven_calls(run, repeats, result.of_run(task, BASELINE), greedy=task.sampling.greedy),
     )
-
-
-def _warmup(task: Task) -> dict[str, Any]:
-    return {"warmup": {"count": len(task.warmup)}} if task.warmup else {}
 
 
 def _draft_beams(run: Run, task: Task) -> int | None:
@@ -278,7 +350,40 @@ def _passes_saved(run: Run, measured: _TaskMetrics) -> float | None:
     return 1 - sum(calls.values()) / plain if plain else None
 
 
-def _speed(run: Run, measured: _TaskMetrics, replayed: ReplayedOn | None) -> RunSpeed:
+def _counts(repeats: Collection[Repeat], sequences: int) -> dict[str, Any]:
+    """Return the counts of a run, and the ratios that follow from them.
+
+    Args:
+        repeats: Its repeats.
+        sequences: Number of sequences that were decoded in each.
+    """
+    total = Metrics.total(repeat.metrics for repeat in repeats)
+    measured = bool(total.row_steps)
+    cpu = [repeat.cpu_seconds for repeat in repeats if repeat.cpu_seconds is not None]
+    positions = zip_longest(total.verified_at, total.accepted_at, fillvalue=0)
+    return {
+        "tokens": total.tokens,
+        "target_calls": total.target_calls,
+        "drafted": total.drafted,
+        "accepted": total.accepted,
+        "gamma_mean": total.drafted / total.row_steps if measured else None,
+        "levels_mean": total.draft_calls / total.target_calls if total.tree_steps else None,
+        "block_efficiency": total.block_efficiency if measured else None,
+        "alpha": total.alpha,
+        "alpha_by_position": tuple(accepted / verified for verified, accepted in positions),
+        "verified_by_position": total.verified_at,
+        "steps_by_length": tuple(time.steps for time in total.times),
+        "deviation": total.deviation / (len(repeats) * sequences) if measured else None,
+        "seconds": total.seconds,
+        "cpu_seconds": sum(cpu) if repeats and len(cpu) == len(repeats) else None,
+        "draft_seconds": total.draft_seconds,
+        "verify_seconds": total.verify_seconds,
+        "forced": total.forced,
+    }
+
+
+def _speed(run: Run, measured: _TaskMetrics, replayed: ReplayedOn | None) -> dict[str, Any]:
+    """Return the speeds and costs of a run: medians over the repeats."""
     metrics, baseline = measured.of_run(run.name), measured.of_run(BASELINE)
     timed = {n: m for n, m in metrics.items() if m.seconds}
     speeds = {n: m.tokens_per_second for n, m in timed.items()}
@@ -287,16 +392,45 @@ def _speed(run: Run, measured: _TaskMetrics, replayed: ReplayedOn | None) -> Run
     if replayed is not None:
         low, high = replayed.speedup_low, replayed.speedup_high
     drafting = [draft_cost(m, baseline[n]) for n, m in timed.items()] if run.drafter is not None else []
-    return RunSpeed(
-        c=_median(_cost_coefficient(m, baseline[n]) for n, m in timed.items()),
-        verify_cost=_by_length(measured.cost(run.name).values()),
-        draft_cost=_by_length(drafting),
+    return {
+        "c": _median(_cost_coefficient(m, baseline[n]) for n, m in timed.items()),
+        "verify_cost": _by_length(measured.cost(run.name).values()),
+        "draft_cost": _by_length(drafting),
         **_spread("tokens_per_second", list(speeds.values())),
         **_spread("speedup", speedups),
-        speedup_low=low,
-        speedup_high=high,
-        speedup_bound=speedup_bound(Metrics.total(metrics.values()), Metrics.total(baseline[n] for n in metrics)),
-    )
+        "speedup_low": low,
+        "speedup_high": high,
+        "speedup_bound": speedup_bound(
+            Metrics.total(metrics.values()), Metrics.total(baseline[n] for n in metrics)
+        ),
+    }
+
+
+def _expected(
+    run: Run,
+    counts: Mapping[str, Any],
+    speed: Mapping[str, Any],
+    measured: _TaskMetrics,
+    replayed: ReplayedOn | None,
+) -> dict[str, Any]:
+    """Return what theory expects of a run: medians over the repeats."""
+    repeats, longest = measured.expectations(run.name), measured.longest
+    drafting = [one for one in repeats if one.drafted]
+    by_gamma = tuple(median(one.at(gamma) for one in drafting) for gamma in range(longest + 1)) if drafting else ()
+    here = _median(one.here for one in repeats)
+    steps = sum(counts["steps_by_length"][1:])
+    if replayed is not None:  # nothing is left to estimate
+        here, by_gamma, steps = speed["speedup"], replayed.speedup_by_gamma, max(steps, MIN_COUNT)
+    # Of several that are as fast, the smallest gamma.
+    best = by_gamma.index(max(by_gamma)) if by_gamma and steps >= MIN_COUNT else None
+    return {
+        "speedup_expected": _by_theorem(run, counts, speed["c"]),
+        "speedup_expected_here": here,
+        "gamma_best": best,
+        "speedup_expected_best": None if best is None else by_gamma[best],
+        "speedup_by_gamma": by_gamma,
+        "time_shares": _time_shares([asdict(one.shares) for one in repeats], replayed),
+    }
 
 
 def _spread(name: str, values: Sequence[float]) -> dict[str, float | None]:
@@ -324,54 +458,6 @@ def _cost_coefficient(run: Metrics, baseline: Metrics) -> float | None:
     return None if drafting is None or not verifying else drafting / verifying
 
 
-def _expected(
-    task: Task,
-    run: Run,
-    counts: RunCounts,
-    speed: RunSpeed,
-    repeats: Sequence[Expectation],
-    longest: int,
-    replayed: ReplayedOn | None,
-) -> RunExpectation:
-    drafting = [one for one in repeats if one.drafted]
-    by_gamma = tuple(median(one.at(gamma) for one in drafting) for gamma in range(longest + 1)) if drafting else ()
-    here = _median(one.here for one in repeats)
-    steps = sum(counts.steps_by_length[1:])
-    if replayed is not None:  # nothing is left to estimate
-        here, by_gamma, steps = speed.speedup, replayed.speedup_by_gamma, max(steps, MIN_COUNT)
-    best = best_of(by_gamma) if by_gamma and steps >= MIN_COUNT else None
-    shares = [asdict(one.shares) for one in repeats]
-    expected = RunExpectation(
-        speedup_expected=_by_theorem(run, counts, speed),
-        speedup_expected_here=here,
-        gamma_best=best,
-        speedup_expected_best=None if best is None else by_gamma[best],
-        speedup_by_gamma=by_gamma,
-        time_shares=_time_shares(shares, replayed),
-        diagnosis=None,
-    )
-    if run.drafter is None or run.engine is not None or speed.speedup is None or counts.gamma_mean is None:
-        return expected
-    facts = RunFacts(
-        drafted=counts.gamma_mean,
-        accepted=counts.gamma_mean * counts.accepted / max(1, counts.drafted),
-        steps=steps,
-        drafting_steps=_median(one.drafting_steps for one in repeats) or 1.0,
-        alpha=counts.alpha,
-        c=speed.c,
-        speedup=speed.speedup,
-        expected=expected.speedup_expected_here,
-        by_gamma=by_gamma,
-        shares=None if expected.time_shares is None else TimeShares(**expected.time_shares),
-        verify_excess=_median(one.verify_excess for one in repeats) or 1.0,
-        trees=counts.levels_mean is not None,
-        forced=counts.forced / max(1, counts.tokens),
-        noisy=replayed is not None and replayed.noisy,
-        drawn=task.sampling.greedy and run.draft_sampling is not None and not run.draft_sampling.greedy,
-    )
-    return replace(expected, diagnosis=diagnose(facts))
-
-
 def _time_shares(
     repeats: Sequence[Mapping[str, float]], replayed: ReplayedOn | None
 ) -> Mapping[str, float] | None:
@@ -386,16 +472,17 @@ def _time_shares(
     return {**({name: share / inside for name, share in shares.items()} if inside else shares), "outside": 0.0}
 
 
-def _by_theorem(run: Run, counts: RunCounts, speed: RunSpeed) -> float | None:
+def _by_theorem(run: Run, counts: Mapping[str, Any], c: float | None) -> Any:
     """Return the speed-up of Theorem 3.8; None without the measurements that it needs.
 
     For trees, and where a constraint forces tokens, its tokens per step, which the acceptance rate and a length do
     not determine, are those measured.
     """
     if run.name == BASELINE:
-        return 1.0 if counts.tokens else None
-    if counts.alpha is None or counts.gamma_mean is None or speed.c is None:
+        return 1.0 if counts["tokens"] else None
+    alpha, length, levels = counts["alpha"], counts["gamma_mean"], counts["levels_mean"]
+    if alpha is None or length is None or c is None:
         return None
-    if (counts.levels_mean is not None or counts.forced) and counts.block_efficiency is not None:
-        return counts.block_efficiency / ((counts.levels_mean or counts.gamma_mean) * speed.c + 1)
-    return walltime_improvement(counts.alpha, counts.gamma_mean, speed.c)
+    if levels is not None or counts["forced"]:
+        return float(counts["block_efficiency"] / ((levels or length) * c + 1))
+    return walltime_improvement(alpha, length, c)

@@ -8,14 +8,19 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 from specdec_core.study.config.study import BASELINE
-from specdec_core.study.report.certainty import certainty_notes, few_steps, few_verified, marked, untimed
+from specdec_core.study.report.certainty import (
+    certainty_notes,
+    few_steps,
+    few_verified,
+    marked,
+    replay_of,
+    untimed,
+)
 from specdec_core.study.report.formats import UNKNOWN, number, rate, share, with_spread
 from specdec_core.study.report.layout import Column, ReportTable, Row
 from specdec_core.study.report.paired import adjusted
-from specdec_core.study.report.replayed import replay_of
 
 if TYPE_CHECKING:
-    from specdec_core.study.report.run_fields import RunRequests
     from specdec_core.study.report.summary import RunSummary
 
 SCORES = {"bleu": "BLEU", "chrf": "chrF", "rouge1": "ROUGE-1", "rouge2": "ROUGE-2", "rougeL": "ROUGE-L"}
@@ -32,35 +37,27 @@ def by_task(summaries: Sequence[RunSummary]) -> list[list[RunSummary]]:
 
 def results_table(summaries: Sequence[RunSummary]) -> ReportTable:
     """Return the results of a task, the baseline in the first row."""
-    lenient = any(summary.lenience != 1 for summary in summaries)
-    ruled = any(summary.rule is not None for summary in summaries)
-    lossy = lenient or (ruled and not all(summary.lossless for summary in summaries))
-    beams = any(summary.beams for summary in summaries)
-    forecast = any(summary.forecast for summary in summaries)
-    shown = {
-        _FORECAST: forecast,
-        _LENIENCE: lenient,
-        _RULE: ruled,
-        _DEVIATION: lossy,
-        **dict.fromkeys(_BEAMS, beams),
-    }
-    table = ReportTable(
-        columns=tuple(column for column in _RESULTS if shown.get(column, True)),
-        rows=tuple(_results_row(summary, lenient, ruled, lossy, beams, forecast) for summary in summaries),
-        notes=tuple(certainty_notes(summaries)),
-        title=summaries[0].task,
-    )
     replayed = replay_of(summaries) is not None
-    if untimed(summaries) or (replayed and all(summary.speed.speedup is None for summary in summaries)):
-        for column in _OF_TIMES:
-            table = table.without(column)
-    return _replayed(table) if replayed else table
-
-
-def _replayed(table: ReportTable) -> ReportTable:
-    """Return the table of replayed runs: speeds are expected ones, if they are known at all."""
-    table = table.without(_EXPECTED_HERE)
-    return replace(table, columns=tuple(_OF_REPLAYS.get(one, one) for one in table.columns), unknown="not known")
+    lossy = any(summary.lenience != 1 or not summary.lossless for summary in summaries)
+    timed = not untimed(summaries) and any(summary.speedup is not None for summary in summaries)
+    left_out = {
+        *(() if any(one.lenience != 1 for one in summaries) else (_LENIENCE,)),
+        *(() if any(one.rule is not None for one in summaries) else (_RULE,)),
+        *(() if lossy else (_DEVIATION,)),
+        *(() if any(one.beams for one in summaries) else _BEAMS),
+        *(() if any(one.forecast for one in summaries) else (_FORECAST,)),
+        *(() if timed or not (replayed or untimed(summaries)) else _OF_TIMES),
+        *((_EXPECTED_HERE,) if replayed else ()),
+    }
+    shown = [index for index, column in enumerate(_RESULTS) if column not in left_out]
+    table = ReportTable(
+        _RESULTS,
+        tuple(map(_results_row, summaries)),
+        tuple(certainty_notes(summaries)),
+        summaries[0].task,
+        unknown="not known" if replayed else "not measured",
+    ).of(shown)
+    return replace(table, columns=tuple(_OF_REPLAYS.get(one, one) for one in table.columns)) if replayed else table
 
 
 _HERE = "Expected here, best γ: with the measured time of verifying, drafting and the framework."
@@ -149,7 +146,7 @@ def quality_table(summaries: Sequence[RunSummary]) -> ReportTable | None:
 
 def request_table(summaries: Sequence[RunSummary]) -> ReportTable | None:
     """Return percentiles over the requests of a task's runs; None if nothing was measured for each request."""
-    found = [(one, _request_figures(one.requests)) for one in summaries if one.requests.percentiles]
+    found = [(one, _request_figures(one)) for one in summaries if one.percentiles]
     if not found:
         return None
     shown = [one for one in _REQUESTS if any(one[0] in percentiles for _, percentiles in found)]
@@ -163,7 +160,7 @@ def request_table(summaries: Sequence[RunSummary]) -> ReportTable | None:
     return ReportTable((Column("run", numeric=False), *columns), tuple(rows))
 
 
-def _request_figures(requests: RunRequests) -> dict[str, Mapping[str, float]]:
+def _request_figures(requests: RunSummary) -> dict[str, Mapping[str, float]]:
     parts = {name: figures["mean_acceptance_length"] for name, figures in (requests.thinking or {}).items()}
     return {**requests.percentiles, **({"thinking": parts} if parts else {})}
 
@@ -186,68 +183,38 @@ _TEST = (
 )
 
 
-def departures(summaries: Sequence[RunSummary]) -> list[str]:
-    """Return a line for each lossless greedy run whose outputs are not those of the baseline."""
-    return [_departure(summary) for summary in summaries if _departs(summary)]
-
-
-def diagnoses(summaries: Sequence[RunSummary]) -> list[str]:
-    """Return a line for each run except the baseline: why it is as fast as it is."""
-    found = [(summary.name, summary.expected.diagnosis) for summary in summaries]
-    return [f"{name}: {diagnosis}." for name, diagnosis in found if diagnosis is not None]
-
-
-def _departs(summary: RunSummary) -> bool:
-    greedy = summary.config["sampling"]["temperature"] == 0
-    return greedy and summary.lossless and summary.quality is not None and summary.quality["exact"] < 1
-
-
-def _departure(summary: RunSummary) -> str:
-    assert summary.quality is not None, "only a decoded run departs"
-    prompt, token = summary.quality["first_difference"]
-    engine = "engine" in summary.config["run"]
-    unit = "token or character" if engine else "token"
-    cure = (
-        "A server that computes in float16 or bfloat16 departs from a target in float32: start it with the number "
-        "format of the target."
-        if engine
-        else "`dtype: float32` makes it rare."
-    )
-    return (
-        f"{summary.name}: {share(1 - summary.quality['exact'])} of its outputs differ from the baseline, "
-        f"first at {unit} {token + 1} of prompt {prompt + 1}. At temperature 0 this only happens where two tokens "
-        f"are equally probable up to rounding, which depends on the number of tokens in a forward pass. {cure}"
-    )
-
-
-def _results_row(summary: RunSummary, lenient: bool, ruled: bool, lossy: bool, beams: bool, forecast: bool) -> Row:
-    counts, speed, expected = summary.counts, summary.speed, summary.expected
-    ends = (speed.tokens_per_second_min, speed.tokens_per_second_max)
-    interval = (None, None) if summary.name == BASELINE else (speed.speedup_low, speed.speedup_high)
-    few = few_steps(summary)
+def _results_row(one: RunSummary) -> Row:
+    """Return a cell for each of `_RESULTS`."""
+    interval = (None, None) if one.name == BASELINE else (one.speedup_low, one.speedup_high)
+    on = one.replayed
+    texts = (None, None) if on is None or one.name == BASELINE else (on.low, on.high)
+    few = few_steps(one)
     cells = [
-        f"{summary.name}{_mark(summary)}",
-        summary.drafter or "",
-        *([str(summary.beams), str(summary.draft_beams or "")] if beams else []),
-        str(summary.gamma) if summary.drafter else "",
-        *([str(summary.lenience)] if lenient else []),
-        *([(summary.rule or "token") if summary.drafter else ""] if ruled else []),
-        *([number(counts.deviation, 2)] if lossy else []),
-        marked(rate(counts.alpha), few_verified(summary)),
-        marked(number(speed.c, 3), few),
-        _efficiency(summary),
-        *([_forecast(summary)] if forecast else []),
-        *([UNKNOWN if summary.passes_saved is None else share(summary.passes_saved)] if beams else []),
-        with_spread(speed.tokens_per_second, *ends, 1, repeats=summary.repeats),
-        with_spread(speed.speedup, *interval, 2, "×", repeats=2 if summary.replayed else summary.repeats),
-        marked(number(expected.speedup_expected_here, 2, "×"), few),
-        marked(number(expected.speedup_expected, 2, "×"), few),
-        UNKNOWN if expected.gamma_best is None else str(expected.gamma_best),
+        f"{one.name}{_mark(one)}",
+        one.drafter or "",
+        str(one.beams or ""),
+        str(one.draft_beams or ""),
+        str(one.gamma) if one.drafter else "",
+        str(one.lenience),
+        (one.rule or "token") if one.drafter else "",
+        number(one.deviation, 2),
+        marked(rate(one.alpha), few_verified(one)),
+        marked(number(one.c, 3), few),
+        with_spread(one.block_efficiency, *texts, 2),
+        _forecast(one),
+        UNKNOWN if one.passes_saved is None else share(one.passes_saved),
+        with_spread(
+            one.tokens_per_second, one.tokens_per_second_min, one.tokens_per_second_max, 1, repeats=one.repeats
+        ),
+        with_spread(one.speedup, *interval, 2, "×", repeats=2 if one.replayed else one.repeats),
+        marked(number(one.speedup_expected_here, 2, "×"), few),
+        marked(number(one.speedup_expected, 2, "×"), few),
+        UNKNOWN if one.gamma_best is None else str(one.gamma_best),
     ]
-    if summary.drafter is None:
+    if one.drafter is None:
         # The baseline drafts nothing: what describes drafts is not unknown, there is none.
-        cells = ["" if cell == UNKNOWN and summary.repeats else cell for cell in cells]
-    return Row(tuple(cells), "dim" if summary.name == BASELINE else "red" if _mark(summary) else "")
+        cells = ["" if cell == UNKNOWN and one.repeats else cell for cell in cells]
+    return Row(tuple(cells), "dim" if one.name == BASELINE else "red" if _mark(one) else "")
 
 
 def _mark(summary: RunSummary) -> str:
@@ -255,13 +222,6 @@ def _mark(summary: RunSummary) -> str:
     if summary.status != "ok":
         return " (failed)"
     return " (keeps state)" if summary.uneven_calls else ""
-
-
-def _efficiency(summary: RunSummary) -> str:
-    on = summary.replayed
-    if on is None or summary.name == BASELINE:
-        return number(summary.counts.block_efficiency, 2)
-    return with_spread(summary.counts.block_efficiency, on.low, on.high, 2)
 
 
 def _forecast(summary: RunSummary) -> str:

@@ -1,4 +1,4 @@
-"""The verdict on the runs of a task: which is fastest, as far as the timings tell. Imports no torch.
+"""The verdict on the runs of a task: which is fastest, as far as the numbers tell. Imports no torch.
 
 A timing counts only for what it can show:
 
@@ -8,8 +8,9 @@ A timing counts only for what it can show:
   times.
 - Fewer than three repeats tell nothing apart.
 - A run that exceeds its bound (`speedup_bound`) was not timed correctly, and is not ranked.
-- A run that failed is not ranked.
-- A run that keeps state between repeats without declaring it (`uneven_calls`) is not ranked.
+- A run that failed is not ranked, nor is one that keeps state between repeats without declaring it.
+
+Where nothing was timed, runs are ranked by their tokens per forward pass of the target.
 
 References:
     H. B. Mann, D. R. Whitney: On a Test of Whether one of Two Random Variables is Stochastically Larger than the
@@ -18,14 +19,12 @@ References:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from specdec_core.study.config.study import BASELINE
-from specdec_core.study.report.certainty import untimed
-from specdec_core.study.report.replayed import NO_PASS_SAVED, replay_answer, replay_of, replay_warnings
-from specdec_core.study.report.tables import departures
+from specdec_core.study.report.formats import share
 
 if TYPE_CHECKING:
     from specdec_core.study.report.summary import RunSummary
@@ -36,11 +35,8 @@ MAX_EXCESS = 1.03
 """A speed-up above the run's bound by more than this factor is reported; below, it is the noise of any clock."""
 MAX_WAITING = 0.1
 """A larger share of the wall time in which the decoding thread waited for a core is reported."""
-
-_SHOWN = 10
-"""Counts of at most so many repeats are listed."""
-
-_AGAIN = "Time the study again on a quiet machine."
+_MOST_NAMES = 4
+"""Runs that are not told apart of which the verdict names no more."""
 
 
 @dataclass(frozen=True)
@@ -48,11 +44,11 @@ class Verdict:
     """The verdict of a study on the runs of a task.
 
     Attributes:
-        answer: Which run is fastest, or which cannot be told apart, in a sentence or two.
+        answer: Which run is fastest, or which cannot be told apart.
         errors: A line for each run that was abandoned, with the reason.
         failures: A line for each way in which a plugin failed, with its file and line.
         departures: A line for each lossless run at temperature 0 whose outputs are not those of the baseline.
-        warnings: Lines about plugins that were overruled, and about timings that are too noisy.
+        warnings: Lines about plugins that were overruled, and about runs whose numbers are in doubt.
     """
 
     answer: str
@@ -68,15 +64,13 @@ def verdict(runs: Sequence[RunSummary]) -> Verdict:
     Args:
         runs: The summaries of its runs, including the baseline.
     """
-    errors = tuple(f"{one.name} failed: {_sentence(one.error)}" for one in runs if one.error is not None)
-    failures = tuple(f"{one.name} failed: {cause}" for one in runs for cause in _causes(one))
-    if (on := replay_of(runs)) is not None:  # nothing was timed
-        return Verdict(replay_answer(runs, on), errors, failures, (), tuple(replay_warnings(runs)))
-    noise = (*_unclear(runs), *_unsettled(runs), *_busy(runs))
-    overruled = (f"{one.name}: {note}" for one in runs for note in one.notes)
-    uneven = (_uneven(one) for one in runs if one.uneven_calls)
-    warnings = (*overruled, *uneven, *map(_too_fast, filter(exceeds_bound, runs)), *noise)
-    return Verdict(_answer(runs), errors, failures, tuple(departures(runs)), warnings)
+    return Verdict(
+        _answer(runs),
+        errors=tuple(f"{one.name} failed: {one.error}" for one in runs if one.error is not None),
+        failures=tuple(f"{one.name} failed: {cause}" for one in runs for cause in _causes(one)),
+        departures=tuple(map(_departure, filter(departs, runs))),
+        warnings=tuple(f"{one.name}: {line}" for one in runs for line in (*one.notes, *_doubts(one))),
+    )
 
 
 def exit_code(summaries: Iterable[RunSummary]) -> int:
@@ -89,7 +83,20 @@ def exit_code(summaries: Iterable[RunSummary]) -> int:
     runs = list(summaries)
     if any(one.status == "error" for one in runs):
         return 2
-    return 1 if any(one.status != "ok" for one in runs) or departures(runs) else 0
+    return int(any(one.status != "ok" or departs(one) for one in runs))
+
+
+def departs(one: RunSummary) -> bool:
+    """Return whether a run is lossless and greedy, and its outputs are not those of the baseline."""
+    greedy = one.config["sampling"]["temperature"] == 0
+    return greedy and one.lossless and one.quality is not None and one.quality["exact"] < 1
+
+
+def exceeds_bound(one: RunSummary) -> bool:
+    """Return whether a run was measured faster than its tokens per target call allow."""
+    if one.replayed is not None or one.uneven_calls or one.speedup is None or one.speedup_bound is None:
+        return False
+    return one.speedup > MAX_EXCESS * one.speedup_bound
 
 
 def fastest(runs: Sequence[RunSummary]) -> list[RunSummary]:
@@ -101,222 +108,126 @@ def fastest(runs: Sequence[RunSummary]) -> list[RunSummary]:
     Returns:
         With too few repeats, only the run with the highest speed-up; empty if no run can be ranked.
     """
-    ranked = _ranked(runs)
-    return _best(ranked) if ranked else []
+    ranked = list(filter(_ranked, runs))
+    ordered = sorted(list(filter(_timed, ranked)) or ranked, key=_merit, reverse=True)
+    if not ordered or _unsure(ordered[0]):
+        return ordered[:1]
+    low, _ = _ends(ordered[0])
+    return [one for one in ordered if _ends(one)[1] >= low]
 
 
-def exceeds_bound(one: RunSummary) -> bool:
-    """Return whether a run was measured faster than its tokens per target call allow."""
-    if one.replayed is not None or one.uneven_calls:
-        return False  # its speed is not measured, or means nothing
-    speedup, bound = one.speed.speedup, one.speed.speedup_bound
-    return speedup is not None and bound is not None and speedup > MAX_EXCESS * bound
+def _ranked(one: RunSummary) -> bool:
+    known = one.name != BASELINE and one.status == "ok" and _merit(one) > 0
+    return known and not (exceeds_bound(one) or one.uneven_calls)
 
 
-def _causes(one: RunSummary) -> list[str]:
-    """Return how the plugins of a run failed, each way once."""
-    found = []
-    for (plugin, where, message), times in _grouped(one.failures).items():
-        location = f" at {where}" if where else ""
-        often = "" if times == 1 else f" ({times} times)"
-        found.append(f"{plugin}{location}{often}: {message} No token was lost, but the run is not compared.")
-    return found
+def _timed(one: RunSummary) -> bool:
+    return one.speedup is not None
 
 
-def _grouped(failures: Sequence[Mapping[str, object]]) -> dict[tuple[str, str, str], int]:
-    """Return how often a plugin failed in the same way, by its class, location and message."""
-    times: dict[tuple[str, str, str], int] = {}
-    for one in failures:
-        key = (str(one["plugin"]), str(one["where"]), _sentence(str(one["message"])))
-        times[key] = times.get(key, 0) + int(str(one["times"]))
-    return times
+def _merit(one: RunSummary) -> float:
+    return (one.speedup if _timed(one) else one.block_efficiency) or 0.0
 
 
-def _sentence(message: str) -> str:
-    return message if message.endswith((".", "!", "?")) else f"{message}."
+def _ends(one: RunSummary) -> tuple[float, float]:
+    """Return the interval of what a run is ranked by, with the noise of the times of a replay."""
+    on = one.replayed
+    low, high = (one.speedup_low, one.speedup_high) if _timed(one) else ((on and on.low), (on and on.high))
+    noise = (on and _timed(one) and on.noise) or 0.0
+    return (low or _merit(one)) / (1 + noise), (high or _merit(one)) * (1 + noise)
 
 
-def _measured(runs: Sequence[RunSummary]) -> list[RunSummary]:
-    compared = (one for one in runs if one.name != BASELINE and one.status == "ok")
-    return [one for one in compared if one.speed.speedup is not None]
-
-
-def _ranked(runs: Sequence[RunSummary]) -> list[RunSummary]:
-    return [one for one in _measured(runs) if not (exceeds_bound(one) or one.uneven_calls)]
+def _unsure(one: RunSummary) -> bool:
+    """Return whether too few repeats were timed to tell runs apart."""
+    return _timed(one) and one.replayed is None and one.repeats < MIN_REPEATS
 
 
 def _answer(runs: Sequence[RunSummary]) -> str:
-    if untimed(runs):
-        return _most_tokens(runs)
-    if not _measured(runs):
-        return "no run was measured except the baseline."
-    ranked = _ranked(runs)
-    if not ranked:
-        return "no run can be ranked; the warnings say why."
-    text = _fastest(ranked, "run")
-    lossless = [one for one in ranked if one.lossless]
-    if lossless and not all(one.lossless for one in _best(ranked)):
-        found = " ".join(sorted({_lossy(one) for one in ranked if not one.lossless}))
-        ways = {"lenient": "lenience", "lossy": "lossy rules"}.get(found, "lenience and lossy rules")
-        text += f" Without {ways}, {_fastest(lossless, 'lossless run')}"
+    best = fastest(runs)
+    if not best:
+        measured = any(one.name != BASELINE and one.status == "ok" and _merit(one) for one in runs)
+        return "no run can be ranked." if measured else "no run was measured except the baseline."
+    text = _first(best)
+    lossless = fastest([one for one in runs if one.lossless])
+    if lossless and not all(one.lossless for one in best):
+        text += f" Of the lossless runs, {_first(lossless)}"
     return text
 
 
-def _most_tokens(runs: Sequence[RunSummary]) -> str:
-    """Return which run has the most tokens per forward pass, where nothing was timed."""
-    known = [one for one in runs if one.name != BASELINE and one.status == "ok" and one.repeats]
-    if not known:
-        return "no run was measured except the baseline."
-    first = max(known, key=lambda one: one.counts.block_efficiency or 0.0)
-    if (first.counts.block_efficiency or 0.0) <= 1:
-        return NO_PASS_SAVED
-    return (
-        f"{first.name}{_remark(first)} gives the most tokens per forward pass of the target: "
-        f"{first.counts.block_efficiency:.2f}. Which run is fastest takes a study with `timing: true`."
-    )
-
-
-def _best(runs: Sequence[RunSummary]) -> list[RunSummary]:
-    """Return the run with the highest speed-up and those that cannot be told from it, in descending order."""
-    ordered = sorted(runs, key=_speedup, reverse=True)
-    first = ordered[0].speed
-    if first.speedup_low is None or ordered[0].repeats < MIN_REPEATS:
-        return ordered[:1]
-    return [one for one in ordered if (one.speed.speedup_high or 0.0) >= first.speedup_low]
-
-
-def _fastest(runs: Sequence[RunSummary], kind: str) -> str:
-    """Return which of some runs is fastest, in a sentence or two."""
-    best = _best(runs)
+def _first(best: Sequence[RunSummary]) -> str:
+    """Return which run is first, and which are not told from it."""
     first = best[0]
-    about = f"{first.name}, {_gain(first)}{_exactness(first)}"
-    if _speedup(first) <= 1:
-        subject = f"no {kind} was faster than the baseline; the nearest"
-    elif first.repeats < MIN_REPEATS:
-        subject = "the highest speed-up"
-        about = f"that of {about}"
-    elif all((one.speed.speedup_low or 0.0) <= 1 for one in best):
-        subject = f"no {kind} is clearly faster than the baseline; the fastest"
-    else:
-        subject = f"the fastest {kind}"
-    if first.repeats < MIN_REPEATS:
-        return f"{subject} is {about}. {_too_few(first.repeats)}"
-    if len(best) == 1:
-        return f"{subject} is {about}."
-    names = [f"{one.name} ({_speedup(one):.2f}×{_remark(one)})" for one in best]
-    listed = f"{', '.join(names[:-1])} and {names[-1]}"
-    return f"{subject} is one of {listed}: their repeats overlap, so they cannot be told apart."
+    aim = "is the fastest" if _timed(first) else "has the most tokens per forward pass of the target"
+    if _merit(first) <= 1:
+        aim = "is the nearest, and none is faster than the baseline"
+        aim = aim if _timed(first) else "is the nearest, and none saves a forward pass of the target"
+    elif _timed(first) and not _unsure(first) and all(_ends(one)[0] <= 1 for one in best):
+        aim += ", and none is clearly faster than the baseline"
+    names = [f"{one.name} ({_figures(one)})" for one in best[:_MOST_NAMES]]
+    more = [f"{len(best) - _MOST_NAMES} more"] if len(best) > _MOST_NAMES else []
+    if len(best) > 1:
+        return f"one of {', '.join([*names, *more])} {aim}: their intervals overlap."
+    few = f" With fewer than {MIN_REPEATS} repeats, runs are not told apart." if _unsure(first) else ""
+    return f"{names[0]} {aim}.{few}"
 
 
-def _remark(one: RunSummary) -> str:
-    if departures([one]):
-        return ", departs from the baseline"
-    return "" if one.lossless else f", {_lossy(one)}"
+def _figures(one: RunSummary) -> str:
+    unit = "×" if _timed(one) else ""
+    figures = [f"{_merit(one):.2f}{unit}"]
+    low, high = _ends(one)
+    if low < high:
+        figures[0] += f", {low:.2f} to {high:.2f}"
+    if one.speedup_expected_here is not None and one.replayed is None:
+        figures.append(f"expected {one.speedup_expected_here:.2f}×")
+    if departs(one) or not one.lossless:
+        figures.append("departs from the baseline" if one.lossless else "not lossless")
+    return "; ".join(figures)
 
 
-def _lossy(one: RunSummary) -> str:
-    """Return why a run is not lossless: lenience, or else its rule."""
-    return "lossy" if one.lenience == 1 else "lenient"
+def _causes(one: RunSummary) -> Iterator[str]:
+    """Yield each way in which a plugin failed, with how often."""
+    times: dict[str, int] = {}
+    for failure in one.failures:
+        where = f" at {failure['where']}" if failure["where"] else ""
+        cause = f"{failure['plugin']}{where}: {failure['message']}"
+        times[cause] = times.get(cause, 0) + failure["times"]
+    for cause, count in times.items():
+        yield f"{cause}{f' ({count} times)' if count > 1 else ''}"
 
 
-def _too_few(repeats: int) -> str:
-    known = (
-        "One repeat: no spread is known" if repeats == 1 else f"{repeats} repeats show too little of the spread"
-    )
-    return f"{known}, so no run is called the fastest; set `repeats` to {MIN_REPEATS} or more."
-
-
-def _too_fast(one: RunSummary) -> str:
+def _departure(one: RunSummary) -> str:
+    assert one.quality is not None, "only a decoded run departs"
+    prompt, token = one.quality["first_difference"]
     return (
-        f"{one.name}: the timing is not to be trusted. {_speedup(one):.2f}× was measured, but its tokens per "
-        f"target call allow {one.speed.speedup_bound:.2f}× at most, unless a target call with a draft takes less "
-        f"time than one without. {_AGAIN}"
+        f"{one.name}: {share(1 - one.quality['exact'])} of its outputs differ from the baseline, first at token "
+        f"{token + 1} of prompt {prompt + 1}. Rounding does this where two tokens are nearly equally probable; "
+        "`dtype: float32` makes it rare."
     )
 
 
-def _uneven(one: RunSummary) -> str:
-    calls = ", ".join(map(str, one.uneven_calls[:_SHOWN])) + (", ..." if len(one.uneven_calls) > _SHOWN else "")
-    same = "tokens" if one.config["sampling"]["temperature"] == 0 else "seeds"
-    what = f"{one.name}: target calls differ between repeats ({calls})"
-    if len(set(one.uneven_calls)) == 1:
-        what = f"{one.name}: drafts differ between repeats"
-    if one.remembers:
-        return (
-            f"{what} although the {same} are the same: the drafter declares `remembers`, but after `reset()` it "
-            "does not draft as a new one would. The run is not ranked."
+def _doubts(one: RunSummary) -> Iterator[str]:
+    """Yield why the numbers of a run are in doubt."""
+    if one.uneven_calls:
+        calls = ", ".join(map(str, one.uneven_calls[:10]))
+        yield f"it keeps state between repeats ({calls} target calls), so it is not ranked"
+    if exceeds_bound(one):
+        yield (
+            f"{one.speedup:.2f}× was measured, but its tokens per target call allow {one.speedup_bound:.2f}×, so "
+            "it is not ranked"
         )
-    return (
-        f"{what} although the {same} are the same: the drafter keeps state between repeats, so it has seen the "
-        "prompts before. The run is not ranked. Declare `remembers` and forget in `reset()`; a gamma controller "
-        "that looks at times declares `varies`."
-    )
-
-
-def _unclear(runs: Sequence[RunSummary]) -> list[str]:
-    """Return which runs cannot be told from the baseline."""
-    found = [one for one in runs if one.name != BASELINE and one.repeats >= MIN_REPEATS and _straddles(one)]
-    if not found:
-        return []
-    ranges = [f"{one.name} ({one.speed.speedup_low:.2f}× to {one.speed.speedup_high:.2f}×)" for one in found]
-    return [f"not to be told from the baseline, as repeats lie on both sides of it: {', '.join(ranges)}."]
-
-
-def _straddles(one: RunSummary) -> bool:
-    low, high = one.speed.speedup_low, one.speed.speedup_high
-    return low is not None and high is not None and low <= 1 <= high
-
-
-def _unsettled(runs: Sequence[RunSummary]) -> list[str]:
-    """Return which runs need more repeats than the study allows to reach the spread that it asks for."""
-    asked = runs[0].config.get("repeats") if runs else None
-    if not isinstance(asked, Mapping):
-        return []
-    found = {one.name: _spread(one) for one in runs if one.repeats >= asked["max"]}
-    wide = [f"{name} (±{spread:.0%})" for name, spread in found.items() if spread > asked["spread"]]
-    if not wide:
-        return []
-    return [f"after {asked['max']} repeats not known to ±{asked['spread']:.0%}: {', '.join(wide)}. {_AGAIN}"]
-
-
-def _spread(one: RunSummary) -> float:
-    """Return half the interval of a speed-up over the speed-up."""
-    low, high = one.speed.speedup_low, one.speed.speedup_high
-    return 0.0 if low is None or high is None else (high - low) / (2 * _speedup(one))
-
-
-def _busy(runs: Sequence[RunSummary]) -> list[str]:
-    """Return whether other processes took the time of the runs."""
-    share, name = max(((_waiting(one), one.name) for one in runs), default=(0.0, ""))
-    if share <= MAX_WAITING:
-        return []
-    return [f"the machine was busy: {name} waited for a core for {share:.0%} of its time. {_AGAIN}"]
-
-
-def _waiting(one: RunSummary) -> float:
-    """Return the share of the wall time in which the decoding thread did not run."""
-    cpu, seconds = one.counts.cpu_seconds, one.counts.seconds
-    return 0.0 if cpu is None or not seconds else 1 - cpu / seconds
-
-
-def _speedup(one: RunSummary) -> float:
-    return one.speed.speedup or 0.0
-
-
-def _gain(one: RunSummary) -> str:
-    text = f"{_speedup(one):.2f}× the speed of the baseline"
-    expected = one.expected.speedup_expected_here
-    return text if expected is None else f"{text} (expected here {expected:.2f}×)"
-
-
-def _exactness(one: RunSummary) -> str:
-    """Return how a run's outputs relate to those of the baseline."""
-    if not one.lossless:
-        return f"; it is {_lossy(one)}, so its outputs need not have the target's distribution"
-    if one.quality is None:
-        return ""
-    exact = one.quality["exact"]
-    if exact == 1:
-        return "; its outputs are those of the baseline"
-    if one.config["sampling"]["temperature"] == 0:
-        return f"; only {int(100 * exact)}% of its outputs are those of the baseline"
-    return "; its outputs are other samples from the target's distribution"
+    low, high = one.speedup_low, one.speedup_high
+    if one.replayed is not None:
+        if one.replayed.noisy and one.name != BASELINE:
+            yield f"the times of its steps are known to ±{one.replayed.noise:.0%} only"
+    elif one.name != BASELINE and one.speedup is not None and low is not None and high is not None:
+        if one.repeats >= MIN_REPEATS and low <= 1 <= high:
+            yield f"{low:.2f}× to {high:.2f}×: not to be told from the baseline"
+        asked, spread = one.config.get("repeats"), (high - low) / (2 * one.speedup)
+        if isinstance(asked, Mapping) and one.repeats >= asked["max"] and spread > asked["spread"]:
+            yield f"known to ±{spread:.0%} after {one.repeats} repeats, not to ±{asked['spread']:.0%}"
+    if (
+        one.cpu_seconds is not None
+        and one.seconds
+        and (waiting := 1 - one.cpu_seconds / one.seconds) > MAX_WAITING
+    ):
+        yield f"the machine was busy: it waited for a core for {waiting:.0%} of its time"

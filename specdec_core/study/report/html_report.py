@@ -9,20 +9,21 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import takewhile
 from statistics import mode
 from typing import TYPE_CHECKING
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
 
 from specdec_core.study.config.study import BASELINE
-from specdec_core.study.report.certainty import untimed
+from specdec_core.study.report import charts
+from specdec_core.study.report.certainty import replay_line, replay_of, untimed
+from specdec_core.study.report.diagnosis import diagnosis_table
 from specdec_core.study.report.expectation import MIN_COUNT
 from specdec_core.study.report.formats import visible
 from specdec_core.study.report.groups import difference_table, group_tables
-from specdec_core.study.report.html import charts
-from specdec_core.study.report.html.traces import run_traces
-from specdec_core.study.report.replayed import replay_line, replay_of
 from specdec_core.study.report.tables import by_task, quality_table, request_table, results_table
 from specdec_core.study.report.verdict import verdict
 from specdec_core.trace import figure as trace_figures
@@ -142,8 +143,30 @@ def _setup(summaries: Sequence[RunSummary]) -> dict[str, str]:
 
 def _banner(tasks: Sequence[_Section]) -> str | None:
     """Return the mark of a page of a replay; None if its runs were timed."""
-    lines = dict.fromkeys(replay_line(task.replayed) for task in tasks if task.replayed is not None)
-    return f"Speculative decoding {'; '.join(lines)}." if lines else None
+    return " ".join(dict.fromkeys(replay_line(task.replayed) for task in tasks if task.replayed)) or None
+
+
+@dataclass(frozen=True)
+class RunTrace:
+    """The trace of a run.
+
+    Attributes:
+        run: Name of the run.
+        anchor: The element of the page with the figure.
+        prompt: Number of the prompt, from 0.
+        prompt_id: Its id; empty if the page has no prompts.
+        tokens: Number of its tokens.
+        steps: Number of its steps.
+        figure: The interactive figure.
+    """
+
+    run: str
+    anchor: str
+    prompt: int
+    prompt_id: str
+    tokens: int
+    steps: int
+    figure: Markup
 
 
 class _Section:
@@ -169,49 +192,50 @@ class _Section:
         self.runs = runs
         self.prompts = _shown(prompts)
         self._written = {run.name: outputs.get((run.task, run.name), ()) for run in runs}
-        self.traces = run_traces(runs, traces or {}, number, [prompt.id for prompt in prompts])
+        self.traces = list(self._traces(traces or {}, prompts))
         self.name = runs[0].task
         self.replayed = replay_of(runs)
         self.verdict = verdict(runs)
-        self.speed = charts.speed_chart(runs)
-        self.shares = charts.share_chart(runs)
-        scale = charts.max_speedup(runs)
+        self.speed_scale = charts.speed_scale(runs)
+        self.time_scale = charts.time_scale(runs)
         sound = [one for one in runs if one.status == "ok"]
-        curves = [(one.name, charts.alpha_curve(one), charts.gamma_curve(one, scale)) for one in sound]
-        self.alphas = [(name, curve) for name, curve, _ in curves if curve is not None]
-        self.gammas = [(name, curve) for name, _, curve in curves if curve is not None]
+        self.alphas = [(one.name, curve) for one in sound if (curve := charts.alpha_curve(one))]
+        self.gammas = [(one.name, curve) for one in sound if (curve := charts.gamma_curve(one, runs))]
         self.results = results_table(runs)
         self.requests = request_table(runs)
         self.quality = quality_table(runs)
         self.by_group = group_tables(runs)
         self.differences = difference_table(runs)
-        self.diagnosed = [one for one in runs if one.expected.diagnosis is not None]
+        self.diagnosed = diagnosis_table(runs)
+
+    def _traces(self, traces: Traces, prompts: Sequence[PromptText]) -> Iterator[RunTrace]:
+        for number, run in enumerate(self.runs):
+            if (trace := traces.get((run.task, run.name))) is not None:
+                index = trace["prompt"]
+                name = prompts[index].id if index < len(prompts) else ""
+                drawn = Markup(
+                    visible(trace_figures.trace_figure(trace))
+                )  # the figure escapes the texts of tokens
+                anchor = f"trace-{self.number}-{number}"
+                yield RunTrace(run.name, anchor, index, name, trace["tokens"], len(trace["steps"]), drawn)
+
+    @property
+    def problems(self) -> list[str]:
+        """What must not be overlooked."""
+        found = self.verdict
+        return [*found.errors, *found.failures, *found.departures, *found.warnings]
 
     @property
     def caption(self) -> str:
         """The content of its table."""
         if self.replayed is None:
             return f"Measured{'' if untimed(self.runs) else ' and expected'}, the baseline first"
-        line = replay_line(self.replayed)
-        return f"{line[0].upper()}{line[1:]}; the baseline first"
-
-    @property
-    def attention(self) -> str:
-        """Counts of what must not be overlooked; empty if there is nothing."""
-        counted = [
-            (len(self.verdict.departures), "run(s) depart from the baseline"),
-            (sum(one.status != "ok" for one in self.runs), "run(s) failed"),
-            (
-                len(self.verdict.warnings),
-                f"warning(s){'' if self.replayed or untimed(self.runs) else ' about the timings'}",
-            ),
-        ]
-        return ", ".join(f"{number} {words}" for number, words in counted if number)
+        return f"{replay_line(self.replayed)} The baseline first"
 
     @property
     def baseline_speed(self) -> float | None:
         """Tokens per second of the baseline."""
-        return self.runs[0].speed.tokens_per_second
+        return self.runs[0].tokens_per_second
 
     @property
     def settings(self) -> str:
