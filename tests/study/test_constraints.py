@@ -108,7 +108,7 @@ def test_without_llguidance_the_error_names_the_extra(monkeypatch):
 
 def test_constrained_texts_are_neither_recorded_nor_replayed(tmp_path):
     study = load_study(STUDY)
-    with pytest.raises(ConfigError, match="constrained texts cannot be recorded"):
+    with pytest.raises(ConfigError, match="constraint cannot be recorded"):
         record_study(study, tmp_path / "record", Watcher())
     with pytest.raises(ConfigError, match="constrained texts cannot be replayed"):
         check_replayable(generation=study.tasks[0].generation)

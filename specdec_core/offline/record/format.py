@@ -162,8 +162,6 @@ class VerifyTimes(_Part):
 
     device: str
     """Hardware of the target."""
-    batch_size: Annotated[int, Field(ge=1)] = 1
-    """Sequences decoded together."""
     verify: Annotated[tuple[Annotated[Seconds, Field(gt=0)], ...], Field(min_length=1)]
     """The target's forward pass over k + 1 positions."""
     verify_spread: tuple[Spread, ...] = ()
@@ -175,7 +173,7 @@ class VerifyTimes(_Part):
     def machine(self) -> Machine:
         """The machine that recorded, for expectations."""
         target = StepCosts(verify=self.verify, overhead=self.overhead, verify_spread=self.verify_spread)
-        return Machine("recorded", self.device, target, batch_size=self.batch_size)
+        return Machine("recorded", self.device, target)
 
 
 class RecordHeader(_Part):
@@ -215,6 +213,10 @@ class RecordHeader(_Part):
         """Names of the arrays in `task-N.safetensors`."""
         hidden = () if self.hidden_size is None else ("hidden",)
         return (*hidden, "top_tokens", "top_probabilities") if self.top_k else hidden
+
+    def width(self, name: str) -> int | None:
+        """Return the size of the second axis of an array."""
+        return self.hidden_size if name == "hidden" else self.top_k
 
     @property
     def encoder_decoder(self) -> bool:

@@ -228,28 +228,18 @@ def _batches(part: Part, rows: int) -> Iterator[TextJob]:
 
 
 def _check_tasks(tasks: Sequence[Task]) -> None:
-    models = list(dict.fromkeys(task.target.model for task in tasks))
     if any(task.target != tasks[0].target for task in tasks):
+        models = ", ".join(dict.fromkeys(task.target.model for task in tasks))
         raise ConfigError(
-            f"a record has one target, and these tasks have several ({', '.join(models)}, or one with several "
-            "settings); choose the tasks of one with --task."
+            f"a record has one target, and these tasks have several ({models}, or one with several settings); "
+            "choose the tasks of one with --task."
         )
     for task in tasks:
-        if task.generation.constraint is not None:
-            raise ConfigError(
-                task.with_task(
-                    "constraint: constrained texts cannot be recorded: a replay knows no constraint, and forced "
-                    "tokens have no p. Compare live, or remove `constraint`."
+        for key, set_there in (("constraint", task.generation.constraint), ("beams", task.generation.beams > 1)):
+            if set_there:
+                raise ConfigError(
+                    task.with_task(f"generation.{key} cannot be recorded, as no replay knows it. Compare live.")
                 )
-            )
-        if task.generation.beams > 1:
-            raise ConfigError(
-                task.with_task(
-                    f"generation.beams is {task.generation.beams}, and beam search cannot be recorded: each step "
-                    "chooses among several prefixes by their scores, and a text with the probabilities of its "
-                    "tokens says nothing of the prefixes that were dropped. Compare live, or set beams: 1."
-                )
-            )
 
 
 def _outline(job: TargetJob, tasks: Sequence[Task], options: RecordOptions) -> Outline:

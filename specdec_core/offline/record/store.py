@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shutil
 import warnings
 from collections.abc import Sequence
@@ -38,10 +37,6 @@ TOKENIZER = "tokenizer"
 """Name of the folder with the target's tokenizer."""
 FEATURES = "features.safetensors"
 """Name of the file with the target's embeddings."""
-_OURS = re.compile(
-    r"\.lock|features\.safetensors|tokenizer|task-\d+\..*|\.(record|features|tokenizer|task-).*\.part"
-)
-"""Names of what a stopped recording may have left in its folder."""
 _MAX_SHOWN = 3
 """The most differences between two records that a message names."""
 _Model = TypeVar("_Model", bound=BaseModel)
@@ -154,14 +149,12 @@ def _array_rows(path: Path, header: RecordHeader) -> int:
         return 0
     try:
         with safe_open(path, framework="np") as file:
-            shapes = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
+            shapes = {name: file.get_slice(name).get_shape() for name in header.array_names}
     except (OSError, SafetensorError) as error:
         raise damaged(path, str(error)) from error
-    rows = next((shape[0] for shape in shapes.values() if shape), 0)
-    widths = {"hidden": header.hidden_size, "top_tokens": header.top_k, "top_probabilities": header.top_k}
-    expected = {name: (rows, widths[name]) for name in header.array_names}
-    if shapes != expected:
-        raise damaged(path, f"its arrays have the shapes {shapes}, and must have {expected}")
+    rows: int = shapes[header.array_names[0]][0]
+    if any(shape != [rows, header.width(name)] for name, shape in shapes.items()):
+        raise damaged(path, f"its arrays have the shapes {shapes}, which record.json contradicts")
     return rows
 
 
@@ -278,13 +271,14 @@ class TaskWriter:
 
 
 def check_folder(path: Path) -> None:
-    """Reject a folder with other things in it than a record, or than what is left of one.
+    """Reject a folder with other things in it than a record.
 
     Raises:
         ConfigError: With what is in the way.
     """
     if path.is_dir() and not (path / HEADER).is_file():
-        if others := [entry.name for entry in path.iterdir() if not _OURS.match(entry.name)]:
+        # A hidden file is the lock, or what a killed process was writing.
+        if others := [entry.name for entry in path.iterdir() if not entry.name.startswith(".")]:
             raise ConfigError(
                 f"output {path} is a folder with other things in it ({others[0]}), and no record; give another "
                 "--output."
@@ -300,8 +294,6 @@ def _write_header(path: Path, header: RecordHeader) -> None:
 
 def _discard(path: Path) -> None:
     """Delete the files of a record; whatever else is in the folder stays."""
-    (path / HEADER).unlink(missing_ok=True)  # first: without it, the rest is not a record
-    (path / FEATURES).unlink(missing_ok=True)
     shutil.rmtree(path / TOKENIZER, ignore_errors=True)
-    for file in path.glob("task-*"):
-        file.unlink()
+    for file in (*path.glob("task-*"), path / FEATURES, path / HEADER):
+        file.unlink(missing_ok=True)
