@@ -31,12 +31,12 @@ from typing import Any, NamedTuple
 import torch
 from _common import floor_seconds, random_llama, ratios, report, spread
 from pydantic import ValidationError
+from specdec_core.decoding.drafting import proposer
 
 from specdec_core import default_registry
 from specdec_core.decoding import Decoder
-from specdec_core.decoding.drafting import proposer
-from specdec_core.decoding.drafting.proposer import Proposer
-from specdec_core.decoding.drafting.request import DraftRecorder
+from specdec_core.decoding.proposer import Proposer
+from specdec_core.decoding.request import DraftRecorder
 from specdec_core.decoding.step import Batch
 from specdec_core.interface import BatchInfo, GammaSession, LenienceSession, Outcome, PluginConfig, StepReport
 from specdec_core.interface.settings import GenerationSettings, SamplingSettings

@@ -11,19 +11,18 @@ from specdec_core.decoding.arguments import (
     make_rule,
 )
 from specdec_core.decoding.chat import Chat, Conversations, answers, check_converses
+from specdec_core.decoding.counts import Metrics, RequestMetrics
 from specdec_core.decoding.custom_generate.function import GenerateWith, generate_with
 from specdec_core.decoding.decoder import Decoder
-from specdec_core.decoding.drafting.argmax_request import greedy_request
-from specdec_core.decoding.drafting.validation import check_form
 from specdec_core.decoding.guard import PluginFailure, failure_text
-from specdec_core.decoding.metrics import Metrics
 from specdec_core.decoding.observers import Observer, ProgressObserver, TraceObserver
 from specdec_core.decoding.prompt_ids import Prompt, check_prompts
-from specdec_core.decoding.request_metrics import RequestMetrics
+from specdec_core.decoding.request import greedy_request
 from specdec_core.decoding.result import BatchResult, Generation
 from specdec_core.decoding.stopping import FinishReason, StopRule
 from specdec_core.decoding.thinking import thinking_marks, thinking_span
 from specdec_core.decoding.tokens import TokenView
+from specdec_core.decoding.validation import check_form
 from specdec_core.models.chat_template import Turn
 from specdec_core.sampling.generators import row_seed
 

@@ -8,10 +8,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Unpack
 
 from specdec_core.decoding.arguments import generation_settings
-from specdec_core.decoding.metrics import Metrics
+from specdec_core.decoding.counts import Metrics, RequestMetrics
 from specdec_core.decoding.observers import Observer
 from specdec_core.decoding.prompt_ids import Prompt, encode_prompt, leaves_room
-from specdec_core.decoding.request_metrics import RequestMetrics
 from specdec_core.decoding.result import BatchResult, Generation
 from specdec_core.decoding.step_loop import finished
 from specdec_core.interface import ConfigError, StepReport

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from time import perf_counter
 from typing import Unpack
 
@@ -28,12 +28,12 @@ from specdec_core.decoding.arguments import (
 from specdec_core.decoding.beams.beam_batch import BeamBatch
 from specdec_core.decoding.beams.beam_decoder import BeamDecoder
 from specdec_core.decoding.chat import Chat
+from specdec_core.decoding.counts import Tally
 from specdec_core.decoding.guard import PluginGuard
-from specdec_core.decoding.observers import Observer, RequestObserver
+from specdec_core.decoding.observers import Observer
 from specdec_core.decoding.opening import LoopContext, first_rows, max_gamma_of, open_batch, session_info
 from specdec_core.decoding.prompt_ids import Prompt, as_prompts, check_batch, encode_prompt
 from specdec_core.decoding.result import BatchResult, Generation, generation
-from specdec_core.decoding.row import Row
 from specdec_core.decoding.step import Batch
 from specdec_core.decoding.step_loop import finished, steps_of
 from specdec_core.decoding.stopping import StopRule
@@ -46,7 +46,7 @@ from specdec_core.interface.settings import (
     SamplingSettings,
 )
 from specdec_core.models import LoadedModel, PrefixCache
-from specdec_core.sampling.constraints import Constraints, open_constraints
+from specdec_core.sampling.constraints import open_constraints
 from specdec_core.sampling.generators import RowGenerators, row_seed
 from specdec_core.sampling.logits import LogitsToProbs
 from specdec_core.verification.acceptance import SpeculativeSampling
@@ -224,17 +224,18 @@ class Decoder:
         cache: PrefixCache | None,
         options: GenerationOptions,
     ) -> Generator[StepReport, None, BatchResult]:
+        started = perf_counter()
         settings = generation_settings(settings, options)
         for name, problem in settings.beam_problems(self._sampling, **self._run_settings):
             raise ConfigError(f"{name}: {problem}")
         if cache is not None:
             self._check_cache(settings)
-        started = perf_counter()
         ids = [tuple(encode_prompt(self.target, one, str(n))) for n, one in enumerate(as_prompts(prompts))]
         check_batch(self.target, ids)
         seeds = [row_seed(settings.seed, n) for n in range(len(ids))] if seeds is None else seeds
         if len(seeds) != len(ids):
             raise ConfigError(f"{len(seeds)} seeds were given for {len(ids)} prompts; one each is needed.")
+        generators = _generators(seeds)
         rows = first_rows(self.target, ids, settings.max_new_tokens)
         each = constraint_of_each(constraints, settings, len(rows))
         limits = open_constraints(each, [row.begin for row in rows], self.target)
@@ -244,55 +245,50 @@ class Decoder:
             info = session_info(self.target, rows, ids, max_gamma_of(self.drafter, self.gamma, guard))
             if settings.beams > 1:  # beams do not support constraints
                 return info, self._beams.open(info, rows, seeds, guard, settings, stops)
-            batch = self._open(info, rows, seeds, guard, stops, limits, cache)
-            if any(one.probabilities for one in observers):
-                batch.record_verification()
+            batch = open_batch(
+                LoopContext(self._draft_to_probs.constrained(limits, drafts=True), generators, guard),
+                self.target,
+                rows,
+                info,
+                self.drafter,
+                self.gamma,
+                self._lenience,
+                to_probs=self._to_probs.constrained(limits),
+                stops=stops,
+                rule=self._rule,
+                constraints=limits,
+                cache=cache,
+                tally=Tally(len(rows), info.max_gamma, started),
+            )
+            batch.recording = any(one.probabilities for one in observers)
             return info, batch
 
-        requests = RequestObserver(len(rows), started)
-        batch, guard = yield from steps_of(
-            open_steps,
-            ids,
-            (requests, *observers),
-            strict=self._strict,
-        )
-        if cache is not None:
-            cache.hold([row.tokens for row in rows])
-        metrics = batch.metrics.with_seconds(perf_counter() - started)
+        return self._steps(open_steps, ids, settings, observers, cache, started)
+
+    def _steps(
+        self,
+        open_steps: Callable[[PluginGuard], tuple[SessionInfo, Batch | BeamBatch]],
+        ids: Sequence[Sequence[int]],
+        settings: GenerationSettings,
+        observers: Sequence[Observer],
+        cache: PrefixCache | None,
+        started: float,
+    ) -> Generator[StepReport, None, BatchResult]:
+        """Yield the steps of a batch, and return its result."""
+        batch, guard = yield from steps_of(open_steps, ids, observers, strict=self._strict)
+        tally = batch.tally
+        assert tally is not None
         if isinstance(batch, BeamBatch):
-            sequences = self._beams.generations(batch, ids, settings.num_return_sequences)
+            sequences = tuple(self._beams.generations(batch, ids, settings.num_return_sequences))
         else:
-            sequences = self._generations(batch, ids, requests)
-        result = BatchResult(tuple(sequences), metrics, guard.failures, guard.notes)
+            if cache is not None:
+                cache.hold([row.tokens for row in batch.rows])
+            sequences = tuple(self._generations(batch, ids, tally))
+        metrics = tally.metrics.with_seconds(perf_counter() - started)
+        result = BatchResult(sequences, metrics, guard.failures, guard.notes)
         for observer in observers:
             observer.on_end(result)
         return result
-
-    def _open(
-        self,
-        info: SessionInfo,
-        rows: Sequence[Row],
-        seeds: Sequence[int],
-        guard: PluginGuard,
-        stops: StopRule,
-        constraints: Constraints | None,
-        cache: PrefixCache | None,
-    ) -> Batch:
-        drafts = self._draft_to_probs.constrained(constraints, drafts=True)
-        return open_batch(
-            LoopContext(drafts, _generators(seeds), guard),
-            self.target,
-            rows,
-            info,
-            self.drafter,
-            self.gamma,
-            self._lenience,
-            to_probs=self._to_probs.constrained(constraints),
-            stops=stops,
-            rule=self._rule,
-            constraints=constraints,
-            cache=cache,
-        )
 
     def _check_cache(self, settings: GenerationSettings) -> None:
         if self.target.encoder_decoder:
@@ -311,20 +307,17 @@ class Decoder:
         eos = () if settings.ignore_eos else self.target.eos_ids
         return StopRule(frozenset(eos), settings.stop, self.target.tokenizer)
 
-    def _generations(
-        self, batch: Batch, ids: Sequence[Sequence[int]], requests: RequestObserver
-    ) -> Iterator[Generation]:
-        found = zip(batch.rows, ids, requests.rows, requests.metrics, strict=True)
-        for row, prompt, history, metrics in found:
+    def _generations(self, batch: Batch, ids: Sequence[Sequence[int]], tally: Tally) -> Iterator[Generation]:
+        for number, (row, prompt) in enumerate(zip(batch.rows, ids, strict=True)):
             assert row.reason is not None
             yield generation(
                 prompt,
                 row.tokens[row.begin :],
                 row.reason,
                 self.target.tokenizer,
-                origins=tuple(history.origins),
-                metrics=metrics,
-                seconds=history.seconds,
+                origins=tuple(tally.origins[number]),
+                metrics=tally.requests[number],
+                seconds=tally.seconds[number],
             )
 
 

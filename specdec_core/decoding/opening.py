@@ -14,15 +14,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from specdec_core.decoding.drafting.proposer import Proposer
-from specdec_core.decoding.drafting.request import DraftRecorder, NewTree
-from specdec_core.decoding.drafting.sampler import DraftSampler
-from specdec_core.decoding.drafting.tree_draft import TreeDraft
+from specdec_core.decoding.counts import Tally
 from specdec_core.decoding.guard import PluginGuard
-from specdec_core.decoding.row import Row
-from specdec_core.decoding.step import Batch
+from specdec_core.decoding.proposer import Proposer
+from specdec_core.decoding.request import DraftRecorder, DraftSampler, NewTree
+from specdec_core.decoding.step import Batch, Row
 from specdec_core.decoding.stopping import FinishReason, StopRule
-from specdec_core.decoding.verifier import Verifier
+from specdec_core.decoding.tree_draft import TreeDraft
+from specdec_core.decoding.verify import ModelOracle
 from specdec_core.interface import (
     LAST_HIDDEN,
     BatchInfo,
@@ -160,6 +159,7 @@ def open_batch(
     encoded: Encoded | None = None,
     constraints: Constraints | None = None,
     cache: PrefixCache | None = None,
+    tally: Tally | None = None,
 ) -> Batch:
     """Open a batch: the model's cache, the drafter's and the controllers' sessions.
 
@@ -177,6 +177,7 @@ def open_batch(
         encoded: What the model's encoder gave for the sources, if it has run; see `ModelSession`.
         constraints: Those of the target's texts; None at the levels below.
         cache: Opens the model's cache, and keeps it; None to free it with the batch.
+        tally: Counts the steps; None where nobody reads the counts.
     """
     asked = info.max_gamma
     # Nobody drafts beyond the capacity, and buffers are as wide as the longest draft.
@@ -210,8 +211,18 @@ def open_batch(
             hidden_layers=layers,
         )
     proposer = context.open_drafting(drafter, gamma, info, batch_info)
-    verifier = Verifier(rule, lenience, to_probs, context.generators, batch_info, context.guard, proposer.reject)
-    return Batch(rows, session, proposer, verifier, stops, constraints, keep_open=cache is not None)
+    oracle = ModelOracle(
+        session,
+        rule,
+        lenience,
+        to_probs,
+        context.generators,
+        batch_info,
+        context.guard,
+        proposer.reject,
+        keep_open=cache is not None,
+    )
+    return Batch(rows, oracle, proposer, stops, constraints, tally)
 
 
 class InnerLoop(DraftSession):
@@ -252,6 +263,8 @@ class InnerLoop(DraftSession):
             stops=StopRule(frozenset()),  # the target decides when a sequence ends
             rule=rule or SpeculativeSampling(),
         )
+        assert isinstance(self._batch.oracle, ModelOracle)
+        self._oracle = self._batch.oracle
 
     def propose(self, request: DraftRequest) -> Proposal:
         """Decode with the middle model until no row wants more."""
@@ -262,7 +275,7 @@ class InnerLoop(DraftSession):
             extend = partial(request.extend, drawn_by_core=True)
         while not self._batch.done:
             report = self._batch.step()
-            wanted = extend(self._drawn(report), self._batch.p)
+            wanted = extend(self._drawn(report), self._oracle.p)
             self._batch.end([not more for more in wanted])
         return request.proposal()
 

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypedDict, Unpack, overload
 
+from specdec_core.decoding.counts import Metrics, RequestMetrics
 from specdec_core.decoding.guard import PluginFailure
-from specdec_core.decoding.metrics import Metrics
-from specdec_core.decoding.request_metrics import RequestMetrics
 from specdec_core.decoding.stopping import FinishReason
 from specdec_core.interface.errors import ArgumentError
 from specdec_core.interface.outcome import TokenOrigin

@@ -1,23 +1,91 @@
-"""The step of Algorithm 1, and the batch that repeats it until every sequence has ended."""
+"""The step of Algorithm 1, and the batch that repeats it until every sequence has ended.
+
+There is one loop for every drafter. Who answers a draft is an `Oracle`: the target model (`verify`), or what
+stands for it, such as a recorded text or the script of a test.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from time import perf_counter
+from typing import Protocol
 
+import torch
 from torch import Tensor
 
-from specdec_core.decoding.decision import Verified, cut
-from specdec_core.decoding.drafting.proposer import Proposer
-from specdec_core.decoding.drafting.validation import copied
-from specdec_core.decoding.metrics import Metrics, Tally
-from specdec_core.decoding.row import Row
-from specdec_core.decoding.stopping import StopRule
+from specdec_core.decoding.answer import Answered, cut
+from specdec_core.decoding.counts import Tally
+from specdec_core.decoding.proposer import Proposer
+from specdec_core.decoding.stopping import FinishReason, StopRule
 from specdec_core.decoding.tokens import TokenView
-from specdec_core.decoding.verifier import Verifier
-from specdec_core.interface import LAST_HIDDEN, Outcome, Proposal, StepReport
-from specdec_core.models import ModelSession, inference_only, uploaded
+from specdec_core.decoding.validation import copied
+from specdec_core.interface import Outcome, Proposal, StepReport
+from specdec_core.interface.outcome import Verification
+from specdec_core.models import inference_only
 from specdec_core.sampling.constraints import Constraints
+
+
+@dataclass
+class Row:
+    """One sequence while it is decoded.
+
+    Attributes:
+        tokens: All committed tokens, prompt first (for encoder-decoder targets the start token). It is one list
+            from beginning to end: plugins have a view of it.
+        begin: Number of them that were there before decoding.
+        limit: Maximum number of tokens.
+        reason_at_limit: Finish reason at the limit.
+        reason: Finish reason, or None while the sequence is being decoded.
+    """
+
+    tokens: list[int]
+    begin: int
+    limit: int
+    reason_at_limit: FinishReason
+    reason: FinishReason | None = None
+
+    @property
+    def room(self) -> int:
+        """Number of tokens that may be drafted: one is left for the recovered or bonus token."""
+        return 0 if self.reason else self.limit - len(self.tokens) - 1
+
+
+class Oracle(Protocol):
+    """Answers the drafts of a batch.
+
+    Attributes:
+        device: Where it reads drafts.
+    """
+
+    device: torch.device
+
+    def hidden_states(self, rows: Sequence[Row]) -> Mapping[int, Tensor]:
+        """Return the hidden states that drafters read; see `DraftRequest`. None where they are not known."""
+
+    def answer(self, rows: Sequence[Row], proposal: Proposal, faults: Tensor | None) -> Answered:
+        """Decide how much of a draft `[B, K]` is accepted, and which token follows.
+
+        Args:
+            rows: The sequences.
+            proposal: The draft; empty in rows that have ended.
+            faults: `[B, K]`, a code of `validation` for each position; None if nothing can be wrong.
+        """
+
+    def record(self, answered: Answered) -> tuple[Verification, ...]:
+        """Return the numbers that decided the last answer; called only if the batch records them."""
+
+    def keep(self, rows: Sequence[Row], answered: Answered) -> None:
+        """Take note that the rows have grown by what was answered, cut where they ended."""
+
+    def rollback(self, lengths: Sequence[int]) -> None:
+        """Keep only the first `lengths[b]` tokens of each row b."""
+
+    def observe(self, report: StepReport) -> None:
+        """Take note of the report of a step."""
+
+    def close(self) -> None:
+        """Free what it holds."""
 
 
 class Batch:
@@ -25,50 +93,30 @@ class Batch:
 
     Args:
         rows: The sequences.
-        target: The target's cached forward pass.
+        oracle: Answers the drafts.
         proposer: Drafter and gamma controller.
-        verifier: Acceptance rule and lenience.
         stops: Decides when a sequence ends.
         constraints: Says where texts are complete and which tokens are forced. None inside a hierarchy, where the
             target's batch decides that.
-        keep_open: Leave the target's cache open at the end: somebody else keeps it.
+        tally: Counts the steps; None where nobody reads the counts.
+
+    Attributes:
+        recording: Whether the report of each step has the numbers that decided it.
     """
 
     def __init__(
         self,
         rows: Sequence[Row],
-        target: ModelSession,
+        oracle: Oracle,
         proposer: Proposer,
-        verifier: Verifier,
         stops: StopRule,
         constraints: Constraints | None = None,
-        *,
-        keep_open: bool = False,
+        tally: Tally | None = None,
     ) -> None:
-        self.rows = rows
+        self.rows, self.oracle, self.tally, self.recording = rows, oracle, tally, False
         self._tokens = tuple(TokenView(row.tokens) for row in rows)
-        self._hidden: Tensor | None = None  # [B, D], what the last token of each row was predicted from
-        self._target = target
-        self._proposer = proposer
-        self._verifier = verifier
-        self._stops = stops
-        self._constraints = constraints
-        self._keep_open = keep_open
-        self._tally = Tally()
-
-    def record_verification(self) -> None:
-        """Keep the numbers that decide each step, in its report."""
-        self._verifier.recording = True
-
-    @property
-    def p(self) -> Tensor | None:
-        """See `Verifier.p`."""
-        return self._verifier.p
-
-    @property
-    def metrics(self) -> Metrics:
-        """Counts and times of the steps so far."""
-        return self._tally.metrics
+        self._proposer, self._stops, self._constraints = proposer, stops, constraints
+        self._steps = 0
 
     @property
     def done(self) -> bool:
@@ -77,42 +125,48 @@ class Batch:
 
     @inference_only
     def step(self) -> StepReport:
-        """Draft, verify with one target forward pass, commit; return the report.
+        """Draft, have the draft answered, commit; return the report.
 
         Raises:
             NumericsError: The target's logits are not a distribution.
         """
         started = perf_counter()
         opening = self._opening()
-        proposal, faults = self._propose() if opening is None else (opening, None)
+        if opening is not None:
+            proposal, faults = opening, None
+        else:
+            states = self.oracle.hidden_states(self.rows)
+            proposal, faults = self._proposer.propose(self._tokens, [row.room for row in self.rows], states)
         proposed = perf_counter()
 
-        verified = self._verifier.verify(self.rows, proposal, faults, self._target, self._uncached())
+        answered = self.oracle.answer(self.rows, proposal, faults)
         verify_seconds = perf_counter() - proposed
         verification = None
-        if self._verifier.recording:
+        if self.recording:
             begun = perf_counter()
-            verification = self._verifier.recorded(self.rows, verified)
+            verification = self.oracle.record(answered)
             started += perf_counter() - begun  # not a part of the step
 
-        committed, forced = self._append(verified, None if opening is None else opening.lengths)
-        outcome = self._outcome(verified, committed, drafted=opening is None)
+        committed, forced = self._append(answered, None if opening is None else opening.lengths)
+        outcome = self._outcome(answered, committed, drafted=opening is None)
         self._proposer.commit(outcome)
         report = StepReport(
-            step=self._tally.steps,
-            asked=self._proposer.asked,
+            step=self._steps,
+            asked=self._proposer.asked if opening is None else (0,) * len(committed),
             outcome=outcome,
-            draft_tokens=tuple(map(tuple, cut(verified.draft, outcome.drafted))),
+            draft_tokens=tuple(map(tuple, cut(answered.draft, outcome.drafted))),
             draft_seconds=self._proposer.seconds,
             verify_seconds=verify_seconds,
             step_seconds=perf_counter() - started,
-            deviation=_deviation(verified, outcome),
+            deviation=_deviation(answered, outcome),
             forced=forced,
             verification=verification,
         )
-        self._tally.add(report)
+        self._steps += 1
+        if self.tally is not None:
+            self.tally.add(report)
         self._proposer.observe(report)
-        self._verifier.observe(report)
+        self.oracle.observe(report)
         return report
 
     def commit(self, outcome: Outcome) -> None:
@@ -127,8 +181,7 @@ class Batch:
         for row, length in zip(self.rows, lengths, strict=True):
             del row.tokens[length:]
             row.begin = min(row.begin, length)
-        self._hidden = None  # it may belong to a token that is gone
-        self._target.rollback(lengths)
+        self.oracle.rollback(lengths)
         self._proposer.rollback(lengths)
 
     def resume(self, tokens: Sequence[Sequence[int]], limits: Sequence[int]) -> None:
@@ -151,8 +204,7 @@ class Batch:
     def close(self) -> None:
         """Close the drafter's session and free the cache."""
         self._proposer.close()
-        if not self._keep_open:
-            self._target.close()
+        self.oracle.close()
 
     def _opening(self) -> Proposal | None:
         """Return the forced tokens that the texts begin with, as the first step's proposal; None for none.
@@ -160,43 +212,25 @@ class Batch:
         They are read together with the prompt. Everywhere else, forced tokens are committed right after the token
         before them.
         """
-        if self._constraints is None or self._tally.steps:
+        if self._constraints is None or self._steps:
             return None
         forced = [self._constraints.forced(n, row.tokens, row.room) for n, row in enumerate(self.rows)]
-        return copied(Proposal.from_rows(forced), self._target.device) if any(forced) else None
-
-    def _propose(self) -> tuple[Proposal, Tensor | None]:
-        """Return the drafter's proposal, and what is wrong with it."""
-        states: Mapping[int, Tensor] = {}
-        if self._hidden is not None:  # after a rollback, rows may hold tokens that the target has not read
-            states = {LAST_HIDDEN: self._hidden, **self._target.hidden_states}
-        return self._proposer.propose(self._tokens, [row.room for row in self.rows], states)
-
-    def _uncached(self) -> list[Sequence[int]]:
-        """Return the committed tokens that the target has not read: at first the prompt, later the last token."""
-        pairs = zip(self.rows, self._target.lengths, strict=True)
-        return [() if row.reason else row.tokens[cached:] for row, cached in pairs]
+        return copied(Proposal.from_rows(forced), self.oracle.device) if any(forced) else None
 
     def _append(
-        self, verified: Verified, opening: Sequence[int] | None
+        self, answered: Answered, opening: Sequence[int] | None
     ) -> tuple[tuple[tuple[int, ...], ...], tuple[tuple[int, ...], ...]]:
-        """Append what was verified, roll back the rest of the draft, then append the tokens that are forced now.
+        """Append what was answered, then the tokens that are forced now.
 
         Args:
-            verified: What verification decided.
+            answered: The answer to the draft.
             opening: The number of draft tokens of each row that were forced; None where a drafter drafted.
 
         Returns:
             The tokens appended to each row, and the indices of those among them that were forced.
         """
-        new = [() if row.reason else self._extend(n, verified.tokens(n)) for n, row in enumerate(self.rows)]
-        if self._target.hidden is not None:
-            # The next token, recovered or bonus, was predicted from the hidden state of the last accepted one.
-            rows, columns = uploaded([[*range(len(new))], verified.last], self._target.hidden.device)
-            self._hidden = self._target.hidden[rows, columns]
-        if verified.paths is not None:
-            self._target.keep(verified.paths)
-        self._target.rollback([len(row.tokens) - 1 for row in self.rows])
+        new = [() if row.reason else self._extend(n, answered.tokens(n)) for n, row in enumerate(self.rows)]
+        self.oracle.keep(self.rows, answered)
         if self._constraints is None:
             return tuple(new), ()
         forced = []
@@ -205,7 +239,6 @@ class Batch:
             begun, before = 0 if opening is None else min(opening[n], len(new[n])), len(new[n])
             if more:
                 new[n] += self._extend(n, list(more))
-                self._hidden = None  # the target has not read the last token's predecessor
             forced.append((*range(begun), *range(before, len(new[n]))))
         return tuple(new), tuple(forced)
 
@@ -222,24 +255,24 @@ class Batch:
             row.reason = row.reason_at_limit
         return tuple(kept)
 
-    def _outcome(self, verified: Verified, committed: tuple[tuple[int, ...], ...], *, drafted: bool) -> Outcome:
+    def _outcome(self, answered: Answered, committed: tuple[tuple[int, ...], ...], *, drafted: bool) -> Outcome:
         """Return what the drafter is told; where forced tokens were verified, nobody drafted."""
-        lengths = verified.lengths if drafted else (0,) * len(committed)
-        most = zip(lengths, verified.accepted, committed, strict=True)
+        lengths = answered.lengths if drafted else (0,) * len(committed)
+        most = zip(lengths, answered.accepted, committed, strict=True)
         accepted = tuple([min(length, n, len(new)) for length, n, new in most])
         return Outcome(
             drafted=lengths,
             accepted=accepted,
             committed=committed,
             finished=tuple([row.reason is not None for row in self.rows]),
-            parents=None if verified.parents is None else tuple(map(tuple, verified.parents)),
-            paths=None if verified.paths is None else tuple(map(tuple, cut(verified.paths, accepted))),
+            parents=None if answered.parents is None else tuple(map(tuple, answered.parents)),
+            paths=None if answered.paths is None else tuple(map(tuple, cut(answered.paths, accepted))),
         )
 
 
-def _deviation(verified: Verified, outcome: Outcome) -> tuple[float, ...]:
+def _deviation(answered: Answered, outcome: Outcome) -> tuple[float, ...]:
     """Return the cost of lenience in each row, at the positions that were verified before its end."""
-    if not verified.deviation:
+    if not answered.deviation:
         return (0.0,) * len(outcome.accepted)
-    rows = zip(verified.deviation, outcome.accepted, outcome.committed, strict=True)
+    rows = zip(answered.deviation, outcome.accepted, outcome.committed, strict=True)
     return tuple(sum(costs[: min(n + 1, len(new))]) for costs, n, new in rows)

@@ -14,7 +14,7 @@ from specdec_core.interface.proposal import Distribution
 from specdec_core.verification import dense
 
 if TYPE_CHECKING:
-    from specdec_core.decoding.decision import Verified
+    from specdec_core.decoding.answer import Answered
 
 _TOP = 5
 """Tokens of a distribution that are kept."""
@@ -25,7 +25,7 @@ def verifications(
     p: Tensor,
     lenience: Sequence[Sequence[float]] | None,
     numbers: Sequence[Sequence[float]],
-    verified: Verified,
+    verified: Answered,
     *,
     algorithm_1: bool,
 ) -> tuple[Verification, ...]:
@@ -50,7 +50,7 @@ def _of_row(
     p: Tensor,
     lenience: Sequence[Sequence[float]] | None,
     numbers: Sequence[Sequence[float]],
-    verified: Verified,
+    verified: Answered,
     algorithm_1: bool,
 ) -> Verification:
     draft = verified.draft[row]

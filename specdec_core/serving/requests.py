@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from specdec_core.decoding.drafting.proposer import Proposer
-from specdec_core.decoding.drafting.validation import FINE, worst
+from specdec_core.decoding.proposer import Proposer
 from specdec_core.decoding.tokens import TokenView
+from specdec_core.decoding.validation import FINE, worst
 from specdec_core.interface import Outcome
 
 _PATIENCE = 64

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from specdec_core.decoding.drafting.proposer import Proposer
 from specdec_core.decoding.guard import PluginGuard
 from specdec_core.decoding.opening import LoopContext
+from specdec_core.decoding.proposer import Proposer
 from specdec_core.interface import BatchInfo, ConfigError, Drafter, PluginError, SessionInfo, TargetInfo
 from specdec_core.interface.controllers import FixedGamma, FixedGammaConfig
 from specdec_core.interface.settings import SamplingSettings

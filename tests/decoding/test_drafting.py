@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 import torch
 
-from specdec_core.decoding.drafting.request import DraftRecorder
-from specdec_core.decoding.drafting.validation import (
+from specdec_core.decoding.request import DraftRecorder
+from specdec_core.decoding.validation import (
     BAD_ID,
     BAD_SUM,
     BAD_TOKEN,
+    drawn,
     validate,
     worst,
 )
@@ -188,7 +189,7 @@ def test_a_ragged_draft_from_candidates_is_padded():
     rows = [Candidates(np.array(ids), np.zeros(len(ids), np.float32)) for ids in ([7], [3, 9, 40, 49])]
     made.sample_candidates(rows)
     made.sample_candidates([ROWS[1][0], None])
-    checked = [validate(made.proposal(), (2, 1), V, CPU, recorded=recorded) for recorded in (True, False)]
+    checked = [drawn(made.proposal(), (2, 1), CPU, None), validate(made.proposal(), (2, 1), V, CPU)]
     assert checked[0][1] is None
     assert checked[1][1] is None
     proposal = checked[0][0]
@@ -352,22 +353,13 @@ def test_a_shortened_proposal_is_trusted_and_a_replaced_one_is_checked():
     assert not made.made(replace(proposal, tokens=proposal.tokens.flip(1)))
 
 
-def test_a_drawn_id_that_was_overwritten_does_not_crash_the_target():
-    made = recorder(budget=(1, 1, 1))
-    made.sample(logits_of(ROWS[0]))
-    proposal = made.proposal()
-    with torch.inference_mode():  # as in a step
-        proposal.tokens.fill_(V)
-    checked, _ = validate(proposal, (1, 1, 1), V, CPU, recorded=made.made(proposal))
-    assert checked.tokens.max() < V
-
-
 def test_a_proposal_that_is_taken_before_the_last_draw_is_checked_and_kept():
     made = recorder(budget=(2, 2, 2))
     made.sample(logits_of(ROWS[0]))
     first = made.proposal()
     made.sample(logits_of(ROWS[1]))
-    checked, fault = validate(first, (2, 2, 2), V, CPU, recorded=made.made(first))
+    assert made.made(first)
+    checked, fault = drawn(first, (2, 2, 2), CPU, None)
     assert checked.lengths == (1, 1, 1)
     assert fault is None
 
@@ -473,7 +465,7 @@ def sparse(change=lambda **_: None):
 
 def judged(parts, tokens=((4, 9),), lengths=(2,)):
     proposal = Proposal(torch.tensor(tokens), lengths, Sparse(**parts))
-    return validate(proposal, (2,), V, CPU, recorded=False)
+    return validate(proposal, (2,), V, CPU)
 
 
 def test_a_valid_sparse_q_passes_validation():

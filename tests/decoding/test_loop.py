@@ -9,6 +9,7 @@ import pytest
 from specdec_core.decoding import Decoder, Observer, ProgressObserver, TraceObserver
 from specdec_core.decoding.stopping import StopRule
 from specdec_core.interface import ConfigError
+from specdec_core.interface.errors import ArgumentError, PromptError
 from specdec_core.interface.settings import GenerationSettings, SamplingSettings
 from specdec_core.models import wrap_model
 from specdec_core.sampling.generators import RowGenerators, row_seed
@@ -156,6 +157,14 @@ def test_the_stream_yields_every_step_and_returns_the_result(target):
     assert seen == [("start", 2, [[3, 4], [5]]), ("end", 12)]
     assert sum(counted) == 12
     assert all(r.step_seconds >= r.verify_seconds > 0 and r.draft_seconds >= 0 for r in reports)
+
+
+def test_a_stream_refuses_wrong_arguments_at_the_call(target):
+    decoder = Decoder(target, temperature=0)
+    with pytest.raises(ArgumentError):
+        decoder.stream([1, 2], max_tokens=3)
+    with pytest.raises(PromptError):
+        decoder.stream([])
 
 
 def test_leaving_a_stream_early_closes_the_drafters_session(target):

@@ -2,12 +2,14 @@
 
 import json
 from dataclasses import asdict
+from time import sleep
 
 import pytest
 
 from specdec_core.decoding import Decoder, Metrics, TraceObserver
-from specdec_core.decoding.metrics import StepTimes, Tally
+from specdec_core.decoding.counts import StepTimes, Tally
 from specdec_core.interface import Outcome, StepReport
+from specdec_core.interface.errors import PluginWarning
 from specdec_core.interface.settings import GenerationSettings
 from specdec_core.models import wrap_model
 from tests.tiny import tiny_model
@@ -35,7 +37,7 @@ def report(step, asked, drafted, accepted, committed, *, seconds=(0.25, 0.5, 1.0
 
 
 def counted(*reports):
-    tally = Tally()
+    tally = Tally(len(reports[0].asked))
     for one in reports:
         tally.add(one)
     assert tally.steps == len(reports)
@@ -153,3 +155,40 @@ def test_a_results_metrics_are_those_of_its_reports():
     assert sum(metrics.asked_at) == sum(sum(one.asked) for one in trace.reports)
     steps = metrics.target_calls - 1
     assert sum(time.steps for time in metrics.times) == sum(metrics.steps_asked) == steps
+
+
+class Unready(TableDrafter):
+    """Asks for hidden states that the target has not read, in every second step."""
+
+    calls = 0
+
+    def ready(self, hidden_states):
+        self.calls += 1
+        return self.calls % 2 == 0
+
+
+def test_a_drafter_that_was_not_asked_has_no_budget():
+    target, trace = wrap_model(tiny_model("llama", 40)), TraceObserver()
+    decoder = Decoder(target, Unready(40), gamma=3, temperature=0)
+    metrics = decoder.generate([[1, 2], [3]], max_new_tokens=9, ignore_eos=True, observers=[trace]).metrics
+    asked = [any(report.asked) for report in trace.reports]
+    assert asked[:4] == [False, True, False, True]
+    assert metrics.draft_calls == sum(max(report.outcome.drafted) for report in trace.reports) > 0
+
+
+def test_the_time_of_a_drafter_that_raises_is_the_drafters():
+    class Slow(TableDrafter):
+        def open(self, session):
+            opened = super().open(session)
+
+            def propose(request):
+                sleep(0.05)
+                raise ValueError("no draft")
+
+            opened.propose = propose
+            return opened
+
+    decoder = Decoder(wrap_model(tiny_model("llama", 40)), Slow(40), gamma=3, temperature=0)
+    with pytest.warns(PluginWarning):
+        metrics = decoder.generate([1, 2], max_new_tokens=4).metrics
+    assert metrics.draft_seconds >= 0.05

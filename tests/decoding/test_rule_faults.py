@@ -44,17 +44,29 @@ WRONG = {
     "None": (lambda answer, proposal: None, "returned an object of type NoneType, not an AcceptanceResult"),
     "shape": (
         lambda answer, proposal: replace(answer, accepted=answer.accepted[:1]),
-        "accepted is int64 of shape",
+        "accepted is torch.int64 of shape",
     ),
-    "dtype": (lambda answer, proposal: replace(answer, token=answer.token.float()), "token is float32 of shape"),
+    "dtype": (
+        lambda answer, proposal: replace(answer, token=answer.token.float()),
+        "torch.float32 of shape",
+    ),
     "list": (lambda answer, proposal: replace(answer, token=answer.token.tolist()), "token is a list"),
-    "too many": (lambda answer, proposal: replace(answer, accepted=answer.accepted + 4), "more tokens than were"),
-    "negative": (lambda answer, proposal: replace(answer, accepted=answer.accepted - 9), "or a negative number"),
+    "too many": (
+        lambda answer, proposal: replace(answer, accepted=answer.accepted + 4),
+        r"[4-7] of [0-3] draft",
+    ),
+    "negative": (
+        lambda answer, proposal: replace(answer, accepted=answer.accepted - 9),
+        r"-\d of [0-3] draft",
+    ),
     "vocabulary": (lambda answer, proposal: replace(answer, token=answer.token + VOCAB), r"vocabulary \(0 to 5\)"),
-    "no token": (lambda answer, proposal: replace(answer, token=answer.token - VOCAB), "is not in the vocabulary"),
+    "no token": (
+        lambda answer, proposal: replace(answer, token=answer.token - VOCAB),
+        r"-\d, outside the vo",
+    ),
     "deviation": (
         lambda answer, proposal: replace(answer, deviation=torch.full(proposal.tokens.shape, torch.nan)),
-        "its deviation is not a number from 0 to 1",
+        "its deviation is .*nan.* from 0 to 1",
     ),
     "unsound": (
         lambda answer, proposal: replace(answer, sound=answer.sound & False),
@@ -62,7 +74,7 @@ WRONG = {
     ),
     "flat deviation": (
         lambda answer, proposal: replace(answer, deviation=torch.zeros(len(answer.token))),
-        r"deviation is float32 of shape \[2\].*expected float of shape \[2, 3\]",
+        r"deviation is torch.float32 of shape \[2\].*of shape \[2, 3\]",
     ),
 }
 
@@ -93,38 +105,6 @@ def test_algorithm_1_takes_the_place_of_a_rule_that_fails(target, what, sampling
     # The next call asks it again.
     rule.calls = -100
     assert not decoder(target, rule, sampling).generate(PROMPTS, SETTINGS).failures
-
-
-class Editing(AcceptanceRule):
-    """Algorithm 1, which then writes to whatever it was given."""
-
-    def __init__(self, *, raises):
-        super().__init__(RuleConfig())
-        self.raises = raises
-
-    def sample(self, proposal, p, lenience, uniforms):
-        return self._edited(accept(proposal, p, lenience, uniforms), proposal.tokens, p, uniforms)
-
-    def greedy(self, proposal, scores, lenience):
-        return self._edited(accept_greedy(proposal, scores, lenience), proposal.tokens, scores)
-
-    def _edited(self, answer, *given):
-        for tensor in given:
-            tensor.fill_(3)
-        if self.raises:
-            raise ValueError("after all that")
-        return answer
-
-
-@pytest.mark.parametrize("raises", [False, True])
-@pytest.mark.parametrize("sampling", [SAMPLED, GREEDY], ids=["sampled", "greedy"])
-@pytest.mark.filterwarnings("ignore::specdec_core.PluginWarning")
-def test_what_a_rule_writes_to_its_arguments_changes_nothing(target, sampling, raises):
-    texts = [
-        [row.tokens for row in decoder(target, rule, sampling).generate(PROMPTS, SETTINGS)]
-        for rule in (Editing(raises=raises), "token")
-    ]
-    assert texts[0] == texts[1]
 
 
 @pytest.mark.parametrize("what", ["raises", "too many"])

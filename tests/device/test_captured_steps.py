@@ -12,8 +12,8 @@ import torch
 
 from specdec_core import default_registry
 from specdec_core.decoding import Decoder, decision
-from specdec_core.decoding.decision import CapturedDecision
-from specdec_core.decoding.drafting.captured_line import CapturedLine
+from specdec_core.decoding.answer import CapturedDecision
+from specdec_core.decoding.captured import CapturedLine
 from specdec_core.interface import Dense, Drafter, DraftSession, ModelError, Proposal
 from specdec_core.interface.errors import PluginWarning
 from specdec_core.models import compile_model, wrap_model

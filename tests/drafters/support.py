@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from specdec_core.decoding.drafting.request import DraftRecorder
+from specdec_core.decoding.request import DraftRecorder
 from specdec_core.interface import (
     Candidates,
     Dense,

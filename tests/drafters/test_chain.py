@@ -9,7 +9,7 @@ import torch
 from pydantic import ValidationError
 
 from specdec_core.decoding import Decoder, Observer
-from specdec_core.decoding.drafting.request import DraftRecorder
+from specdec_core.decoding.request import DraftRecorder
 from specdec_core.interface import (
     LAST_HIDDEN,
     Dense,

@@ -6,7 +6,7 @@ import pytest
 
 from specdec_core import default_registry
 from specdec_core.decoding import Decoder, TraceObserver
-from specdec_core.decoding.drafting.request import DraftRecorder
+from specdec_core.decoding.request import DraftRecorder
 from specdec_core.interface import Outcome
 from specdec_core.interface.settings import GenerationSettings, SamplingSettings
 from specdec_core.sampling.generators import RowGenerators

@@ -15,7 +15,7 @@ from tokenizers.pre_tokenizers import Metaspace
 from transformers import PreTrainedTokenizerFast
 
 from specdec_core.decoding import Decoder
-from specdec_core.decoding.drafting.request import DraftRecorder
+from specdec_core.decoding.request import DraftRecorder
 from specdec_core.interface import ConfigError, Outcome, PointMass, Sparse, TargetInfo
 from specdec_core.interface.errors import PluginWarning
 from specdec_core.interface.settings import SamplingSettings

@@ -12,7 +12,7 @@ import torch
 from tokenizers import decoders
 
 from specdec_core.decoding import Decoder, greedy_request
-from specdec_core.decoding.drafting.request import DraftRecorder
+from specdec_core.decoding.request import DraftRecorder
 from specdec_core.interface import Candidates, Dense, PluginError, PointMass, Proposal, Sparse, TargetInfo
 from specdec_core.interface.settings import SamplingSettings
 from specdec_core.models import load_model, wrap_model

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from specdec_core.decoding import Metrics
-from specdec_core.decoding.metrics import StepTimes
+from specdec_core.decoding.counts import StepTimes
 from specdec_core.study.report.expectation import (
     Expectation,
     TimeShares,

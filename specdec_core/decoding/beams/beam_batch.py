@@ -24,12 +24,12 @@ from specdec_core.decoding.beams.beam_draft import BeamGamma, DraftSearch, log_p
 from specdec_core.decoding.beams.prompt_beams import PromptBeams
 from specdec_core.decoding.beams.search import Continuations, Hypothesis
 from specdec_core.decoding.beams.tree_block import TreeBlock
-from specdec_core.decoding.drafting.proposer import Proposer
-from specdec_core.decoding.drafting.tree_draft import all_paths
-from specdec_core.decoding.drafting.validation import FINE, worst
-from specdec_core.decoding.metrics import Metrics, Tally
-from specdec_core.decoding.row import Row
+from specdec_core.decoding.counts import Tally
+from specdec_core.decoding.proposer import Proposer
+from specdec_core.decoding.step import Row
 from specdec_core.decoding.tokens import TokenView
+from specdec_core.decoding.tree_draft import all_paths
+from specdec_core.decoding.validation import FINE, worst
 from specdec_core.interface import LAST_HIDDEN, Outcome, StepReport
 from specdec_core.interface.errors import NumericsError
 from specdec_core.models import ModelSession, inference_only
@@ -73,17 +73,12 @@ class BeamBatch:
         self._search = search
         self._to_probs = to_probs
         self._candidates = candidates
-        self._tally = Tally()
+        self.tally = Tally(len(prompts))
 
     @property
     def done(self) -> bool:
         """Whether every search has ended."""
         return all(prompt.done for prompt in self.prompts)
-
-    @property
-    def metrics(self) -> Metrics:
-        """Counts and times of the steps so far. A token is a step of beam search, by which every beam grows."""
-        return self._tally.metrics
 
     @property
     def hypotheses(self) -> list[list[Hypothesis]]:
@@ -126,7 +121,7 @@ class BeamBatch:
             verify_seconds=verified - proposed,
             step_seconds=now - started,
         )
-        self._tally.add(report)
+        self.tally.add(report)
         self._proposer.observe(report)
         return report
 
@@ -243,7 +238,7 @@ class BeamBatch:
             finished=tuple(prompt.done for prompt in self.prompts),
         )
         nothing = ((),) * len(drafted)
-        return StepReport(self._tally.steps, self._asked(), outcome, nothing, 0.0, 0.0, 0.0, (0.0,) * len(drafted))
+        return StepReport(self.tally.steps, self._asked(), outcome, nothing, 0.0, 0.0, 0.0, (0.0,) * len(drafted))
 
     def _asked(self) -> tuple[int, ...]:
         """Return the number of levels that each prompt was to draft."""

@@ -14,10 +14,10 @@ from math import inf
 import torch
 from torch import Tensor
 
-from specdec_core.decoding.drafting.draft_record import DraftRecord
-from specdec_core.decoding.drafting.proposer import checked_plan
-from specdec_core.decoding.drafting.tree_draft import all_paths
 from specdec_core.decoding.guard import PluginGuard, opened
+from specdec_core.decoding.proposer import checked_plan
+from specdec_core.decoding.request import DraftRecord
+from specdec_core.decoding.tree_draft import all_paths
 from specdec_core.interface import (
     BatchInfo,
     BestFirstTree,

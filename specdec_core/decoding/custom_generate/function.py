@@ -26,16 +26,13 @@ from specdec_core.decoding.arguments import (
     require_no_drafts,
     settings_or_default,
 )
+from specdec_core.decoding.counts import Metrics, RequestMetrics, Tally
 from specdec_core.decoding.custom_generate.call import Call, hidden_arguments, read_call
 from specdec_core.decoding.custom_generate.columns import Columns
 from specdec_core.decoding.custom_generate.processors import PreparedProcessors
 from specdec_core.decoding.guard import PluginGuard
-from specdec_core.decoding.metrics import Metrics
-from specdec_core.decoding.observers import RequestObserver
 from specdec_core.decoding.opening import LoopContext, max_gamma_of, open_batch, session_info
-from specdec_core.decoding.request_metrics import RequestMetrics
-from specdec_core.decoding.row import Row
-from specdec_core.decoding.step import Batch
+from specdec_core.decoding.step import Batch, Row
 from specdec_core.decoding.step_loop import steps_of
 from specdec_core.decoding.stopping import StopRule
 from specdec_core.interface import ConfigError, Drafter, ModelError, SessionInfo
@@ -230,21 +227,21 @@ class GenerateWith:
                 stops=StopRule(call.eos_ids),
                 rule=rule,
                 encoded=call.encoded,
+                tally=Tally(len(rows), info.max_gamma),
             )
 
         pad_id = call.padding.pad_id if call.pads else None
         columns = Columns(call.ids, call.criteria, pad_id, call.streamer, to_probs, scores=scores, logits=logits)
         began = perf_counter()
-        each = RequestObserver(len(rows), began)
-        steps = steps_of(open_steps, sources, (each,), strict=self._strict)
+        steps = steps_of(open_steps, sources, (), strict=self._strict)
         while True:
             try:
                 report = next(steps)
             except StopIteration as end:
-                batch: Batch = end.value[0]
+                tally: Tally = end.value[0].tally
                 seconds = perf_counter() - began
-                metrics = replace(batch.metrics.with_seconds(seconds), tokens=columns.tokens)
-                return columns, metrics, each.metrics
+                metrics = replace(tally.metrics.with_seconds(seconds), tokens=columns.tokens)
+                return columns, metrics, tally.requests
             columns.add(rows, report)
 
     def _with_stop_strings(

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from specdec_core.costs import StepCosts
-from specdec_core.decoding.drafting.proposer import checked_plan
+from specdec_core.decoding.counts import Metrics, StepTimes, Tally
 from specdec_core.decoding.guard import PluginGuard
-from specdec_core.decoding.metrics import Metrics, StepTimes, Tally
+from specdec_core.decoding.proposer import checked_plan
 from specdec_core.interface import (
     AcceptanceRule,
     BatchInfo,
@@ -131,7 +131,7 @@ class _Run:
 
     def metrics(self) -> Metrics:
         """Decode the text, and return what was counted."""
-        tally, at = Tally(), 0
+        tally, at = Tally(1), 0
         while at < len(self._tokens):
             with self._guard.calling(self._controller):
                 plan = checked_plan(self._session.plan(), 1, self._max_gamma)

@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from specdec_core.decoding.drafting.sampler import DraftSampler
 from specdec_core.decoding.opening import InnerLoop, LoopContext
-from specdec_core.decoding.row import Row
+from specdec_core.decoding.request import DraftSampler
+from specdec_core.decoding.step import Row
 from specdec_core.interface import (
     AcceptanceResult,
     AcceptanceRule,

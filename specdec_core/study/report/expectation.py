@@ -28,7 +28,7 @@ from specdec_core.costs import StepCosts, interpolated
 from specdec_core.costs.workload import Workload, reach_by_length, requested_seconds
 
 if TYPE_CHECKING:
-    from specdec_core.decoding.metrics import Metrics, StepTimes
+    from specdec_core.decoding.counts import Metrics, StepTimes
 
 MIN_COUNT = 30
 """A time or a rate is used if it was measured this often in a repeat, or a quarter as often as any other.

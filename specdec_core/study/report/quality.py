@@ -24,7 +24,7 @@ import numpy as np
 from specdec_core.study.report.paired import MIN_PROMPTS, Estimate, estimate
 
 if TYPE_CHECKING:
-    from specdec_core.decoding.request_metrics import RequestMetrics
+    from specdec_core.decoding.counts import RequestMetrics
 
 METRICS = ("bleu", "chrf", "rouge1", "rouge2", "rougeL")
 """Names of the scores, each from 0 to 100."""

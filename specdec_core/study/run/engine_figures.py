@@ -10,8 +10,7 @@ from itertools import chain, repeat
 from typing import Any
 
 from specdec_core.decoding import Metrics
-from specdec_core.decoding.metrics import by_position
-from specdec_core.decoding.request_metrics import RequestMetrics
+from specdec_core.decoding.counts import RequestMetrics, by_position
 
 ASKED: Mapping[str, Mapping[str, Any]] = {
     "vllm": {"return_token_ids": True},

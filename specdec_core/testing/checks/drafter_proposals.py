@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 import torch
 
-from specdec_core.decoding.drafting.validation import (
+from specdec_core.decoding.validation import (
     BAD_SUM,
     BAD_TOKEN,
     FAULTS,
@@ -264,7 +264,7 @@ def proposal_valid(subject: DrafterSubject) -> None:
         proposal = driver.propose([4] * batch)
         depth = None if driver.tree is None else (driver.tree.depth,) * batch
         device = driver.target.loaded.device
-        checked, faults = validate(proposal, (4,) * batch, VOCAB, device, recorded=False, depth=depth)
+        checked, faults = validate(proposal, (4,) * batch, VOCAB, device, depth)
         code = FINE if faults is None else worst(faults.tolist(), checked.lengths)
         if code != FINE:
             expected = f"a {type(proposal.q).__name__} as its docstring says"

@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 
 from specdec_core.decoding import Decoder
-from specdec_core.decoding.decision import fetched_parts, parts_to_fetch, read
-from specdec_core.decoding.guarded_rule import REFUSALS, checked_answer, wrong_values
+from specdec_core.decoding.answer import check_form, fetch, wrong_values
 from specdec_core.interface import AcceptanceResult, AcceptanceRule, PluginError, PointMass, Proposal
 from specdec_core.interface.settings import SamplingSettings
 from specdec_core.testing.harness.enumeration import continuations, require_distribution
@@ -333,14 +332,13 @@ def _checked(did: str, proposal: Proposal, p: Tensor, call: Any) -> AcceptanceRe
         CheckFailure: It has the wrong form, or values out of range.
     """
     try:
-        answer = checked_answer(proposal, p, call())
+        answer: AcceptanceResult = call()
+        check_form(proposal, p, answer)
     except PluginError as error:
         raise CheckFailure(did, str(error).removesuffix(" Algorithm 1 takes its place."), "an answer") from error
-    _, sound, verified = read(fetched_parts(parts_to_fetch(proposal, answer, None)), proposal.lengths)
-    code = wrong_values(verified, sound, p.shape[2])
-    if code:
-        said = REFUSALS[code].format(last=p.shape[2] - 1).removesuffix(" Algorithm 1 takes its place.")
-        raise CheckFailure(did, said, "accepted from 0 to each row's length, and a token of the vocabulary")
+    wrong = wrong_values(fetch(proposal, answer), p.shape[2])
+    if wrong:
+        raise CheckFailure(did, wrong, "accepted from 0 to each row's length, and a token of the vocabulary")
     fields = {name: value.cpu() for name, value in vars(answer).items() if isinstance(value, Tensor)}
     return replace(answer, **fields)
 

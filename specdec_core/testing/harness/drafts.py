@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from specdec_core.decoding.drafting.validation import BAD_PARENT, FAULTS
+from specdec_core.decoding.validation import BAD_PARENT, FAULTS
 from specdec_core.interface import Dense, PluginError, PointMass, Proposal
 
 

@@ -9,12 +9,11 @@ from typing import Any, TypeVar
 from torch import Tensor
 
 from specdec_core._time_limit import TimeLimitExceeded
-from specdec_core.decoding.drafting.confidence import KeepDrafting
-from specdec_core.decoding.drafting.request import DraftRecorder
-from specdec_core.decoding.drafting.validation import BAD_ID, FAULTS, check_form
 from specdec_core.decoding.guard import PluginGuard
 from specdec_core.decoding.opening import LoopContext
+from specdec_core.decoding.request import DraftRecorder, KeepDrafting
 from specdec_core.decoding.tokens import TokenView
+from specdec_core.decoding.validation import BAD_ID, FAULTS, check_form
 from specdec_core.interface import LAST_HIDDEN, Drafter, DraftSession, Outcome, Proposal, SessionInfo
 from specdec_core.interface.errors import PluginError, is_failure
 from specdec_core.interface.settings import SamplingSettings

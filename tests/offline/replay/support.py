@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from specdec_core.decoding.metrics import Metrics, Tally
+from specdec_core.decoding.counts import Metrics, Tally
 from specdec_core.interface import Outcome, StepReport
 from specdec_core.interface.settings import GenerationSettings, SamplingSettings
 from specdec_core.models import LoadedModel, wrap_model
@@ -191,7 +191,7 @@ def _clipped(new: Text, eos_ids: Sequence[int]) -> Text:
 
 def _counted(first: bool, asked: int, drafted: int, accepted: int, committed: int) -> Metrics:
     """Return what a decoder counts for one step."""
-    tally = Tally()
+    tally = Tally(1)
     outcome = Outcome((drafted,), (accepted,), ((0,) * committed,), (False,))
     tally.add(StepReport(int(not first), (asked,), outcome, ((0,) * drafted,), 0.0, 0.0, 0.0, (0.0,)))
     return tally.metrics

@@ -1,4 +1,4 @@
-"""Counts and times of decoding: raw counters, from which all ratios are derived."""
+"""Counts and times of decoding: raw numbers of each step, their sums, and the ratios derived from these."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import zip_longest
 from operator import attrgetter
+from time import perf_counter
 from typing import Any, TypeVar
 
 from specdec_core.interface import StepReport
+from specdec_core.interface.outcome import TokenOrigin
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class StepTimes:
     """Total times of the steps with one draft length; a batch's first step, which reads the prompt, is left out.
 
@@ -184,59 +186,202 @@ def _sum(values: Sequence[Any]) -> Any:
     return tuple(map(_sum, zip_longest(*values, fillvalue=StepTimes() if times else 0)))
 
 
-class Tally:
-    """Counts the steps of one batch, cheaply, since it runs in every step.
+_STEPS = ("per_step_accepted", "per_step_drafted")
+"""Of `metrics.speculative_decoding` in a detailed response."""
+_FIGURES = (
+    "mean_acceptance_length",
+    "draft_acceptance_rate",
+    "acceptance_histogram",
+    "acceptance_histogram_by_draft_length",
+    "num_spec_steps",
+    "num_accepted_draft_tokens",
+    "num_draft_tokens",
+    "num_spec_tokens",
+)
 
-    It keeps histograms of the draft lengths asked for, verified and accepted; counts by position come last.
+
+@dataclass(frozen=True, slots=True)
+class RequestMetrics:
+    """Raw counts of one sequence, from which its figures are derived. `Metrics` has the sums over a batch.
+
+    The figures have the names and the meaning of `metrics.speculative_decoding` in a response of vLLM: steps
+    without a draft are left out. Draft tokens behind the end of the text count as drafted, not as accepted. The
+    nodes of a tree are its draft tokens, and those of the accepted path are accepted. A request without any draft
+    has a mean acceptance length of 1 and an acceptance rate of 0.
+
+    Attributes:
+        num_spec_tokens: The longest draft that the gamma controller may ask for; 0 without a drafter.
+        steps: Forward passes of the target in which the sequence was decoded, with a draft or without.
+        per_step_drafted: Draft tokens of each step with a draft, in order.
+        per_step_accepted: Accepted draft tokens of the same steps.
+        rejected: Drafts cut short by a rejection; None where an engine does not say.
+        per_step_begin: The index of the first new token that each of the steps with a draft committed; empty where
+            an engine does not say.
+
+    References:
+        vLLM's documentation of `--per-request-spec-decode-metrics`.
     """
 
-    def __init__(self) -> None:
+    num_spec_tokens: int
+    steps: int
+    per_step_drafted: tuple[int, ...] = ()
+    per_step_accepted: tuple[int, ...] = ()
+    rejected: int | None = None
+    per_step_begin: tuple[int, ...] = ()
+
+    @classmethod
+    def from_plain(cls, plain: Mapping[str, Any]) -> RequestMetrics:
+        """Return the metrics from the result of `dataclasses.asdict`, also after a round trip through JSON."""
+        values: dict[str, Any] = {key: tuple(v) if isinstance(v, list) else v for key, v in plain.items()}
+        return cls(**values)
+
+    def split(self, begin: int, end: int) -> tuple[RequestMetrics, RequestMetrics]:
+        """Return the counts of the steps with a draft that began within some tokens, and of the others.
+
+        Args:
+            begin: The index of the first of these tokens among the new ones.
+            end: The index behind the last.
+        """
+        steps = list(zip(self.per_step_begin, self.per_step_drafted, self.per_step_accepted, strict=True))
+        inside = [one for one in steps if begin <= one[0] < end]
+        outside = [one for one in steps if not begin <= one[0] < end]
+        return self._of(inside), self._of(outside)
+
+    def _of(self, steps: Sequence[tuple[int, int, int]]) -> RequestMetrics:
+        begins, drafted, accepted = (tuple(one[n] for one in steps) for n in range(3))
+        return RequestMetrics(self.num_spec_tokens, len(steps), drafted, accepted, per_step_begin=begins)
+
+    def to_plain(self, *, detailed: bool = False) -> dict[str, Any]:
+        """Return the figures by vLLM's names, as JSON can hold them.
+
+        Args:
+            detailed: Add `per_step_accepted` and `per_step_drafted`, which grow with the number of steps.
+        """
+        plain = {name: getattr(self, name) for name in _FIGURES}
+        return plain | ({name: list(getattr(self, name)) for name in _STEPS} if detailed else {})
+
+    @property
+    def num_spec_steps(self) -> int:
+        """Number of steps with a draft."""
+        return len(self.per_step_drafted)
+
+    @property
+    def num_draft_tokens(self) -> int:
+        """Number of draft tokens."""
+        return sum(self.per_step_drafted)
+
+    @property
+    def num_accepted_draft_tokens(self) -> int:
+        """Number of accepted draft tokens."""
+        return sum(self.per_step_accepted)
+
+    @property
+    def mean_acceptance_length(self) -> float:
+        """Tokens of a step with a draft, with the recovered or bonus token: 1 + accepted / steps."""
+        return 1 + self.num_accepted_draft_tokens / (self.num_spec_steps or 1)
+
+    @property
+    def draft_acceptance_rate(self) -> float:
+        """Accepted over drafted tokens. The acceptance rate alpha leaves out those behind the first rejection."""
+        return self.num_accepted_draft_tokens / (self.num_draft_tokens or 1)
+
+    @property
+    def acceptance_histogram(self) -> list[int]:
+        """The number of steps with a draft that accepted 0, 1, ... `num_spec_tokens` draft tokens."""
+        return _histogram(self.per_step_accepted, self.num_spec_tokens)
+
+    @property
+    def acceptance_histogram_by_draft_length(self) -> dict[str, list[int]]:
+        """The number of steps that accepted 0, 1, ... k draft tokens, by the length k of the draft."""
+        pairs = list(zip(self.per_step_drafted, self.per_step_accepted, strict=True))
+        return {
+            str(length): _histogram([accepted for drafted, accepted in pairs if drafted == length], length)
+            for length in sorted(set(self.per_step_drafted))
+        }
+
+
+class Tally:
+    """Counts the steps of one batch: their sums, and the steps of each sequence.
+
+    It keeps histograms of the draft lengths asked for, verified and accepted; counts by position come last.
+
+    Args:
+        rows: Number of sequences.
+        longest: The longest draft that the gamma controller may ask for.
+        began: When the call began, of `perf_counter`.
+
+    Attributes:
+        steps: Number of steps.
+        origins: Where each new token of each sequence comes from.
+        seconds: Wall time until the last token of each sequence.
+    """
+
+    def __init__(self, rows: int, longest: int = 0, began: float | None = None) -> None:
         self.steps = 0
-        """Number of steps."""
-        self._tokens = self._row_steps = self._draft_calls = self._timed_draft_calls = self._tree_steps = 0
-        self._forced = 0
+        self._longest = longest
+        # Of each step of each sequence: the index of its first new token, drafted, accepted and verified tokens.
+        self._rows: tuple[list[tuple[int, int, int, int]], ...] = tuple([] for _ in range(rows))
+        self.origins: tuple[list[TokenOrigin], ...] = tuple([] for _ in range(rows))
+        self.seconds = [0.0] * rows
+        self._began = perf_counter() if began is None else began
+        self._asked, self._verified = defaultdict[int, int](int), defaultdict[int, int](int)
+        self._drafted, self._accepted = defaultdict[int, int](int), defaultdict[int, int](int)
+        self._draft_calls = self._timed_draft_calls = self._tree_steps = self._forced = 0
         self._deviation = 0.0
-        self._asked, self._drafted, self._verified, self._accepted = (defaultdict[int, int](int) for _ in range(4))
         self._steps_asked = defaultdict[int, int](int)
-        self._first = _Sums()
-        self._times = defaultdict[int, _Sums](_Sums)
+        self._first = StepTimes()
+        self._times = defaultdict[int, StepTimes](StepTimes)
 
     def add(self, report: StepReport) -> None:
         """Count one step."""
         self.steps += 1
-        for new in report.outcome.committed:
-            self._tokens += len(new)
-            self._row_steps += bool(new)
-        rows = zip(report.asked, report.outcome.drafted, report.verified, report.outcome.accepted, strict=True)
-        for asked, drafted, verified, accepted in rows:
+        now = perf_counter() - self._began
+        outcome = report.outcome
+        rows = zip(report.asked, outcome.drafted, report.verified, outcome.accepted, report.origins, strict=True)
+        for row, (asked, drafted, verified, accepted, origins) in enumerate(rows):
             self._asked[asked] += 1
             self._drafted[drafted] += 1
             self._verified[verified] += 1
             self._accepted[accepted] += 1
+            if origins:  # it had not ended
+                self._rows[row].append((len(self.origins[row]), drafted, accepted, verified))
+                self.origins[row].extend(origins)
+                self.seconds[row] = now
         self._deviation += sum(report.deviation)
         self._draft_calls += report.draft_calls
-        self._tree_steps += report.outcome.parents is not None
+        self._tree_steps += outcome.parents is not None
         self._forced += sum(map(len, report.forced))
-        sums = self._first
+        times = self._first
         if report.step:
             self._timed_draft_calls += report.draft_calls
             self._steps_asked[max(report.asked)] += 1
-            sums = self._times[max(report.outcome.drafted)]
-        sums.steps += 1
-        sums.draft_seconds += report.draft_seconds
-        sums.verify_seconds += report.verify_seconds
-        sums.seconds += report.step_seconds
+            times = self._times[max(outcome.drafted)]
+        times.steps += 1
+        times.draft_seconds += report.draft_seconds
+        times.verify_seconds += report.verify_seconds
+        times.seconds += report.step_seconds
+
+    @property
+    def requests(self) -> tuple[RequestMetrics, ...]:
+        """The counts of each sequence so far."""
+        made = []
+        for steps in self._rows:
+            drafts = [step for step in steps if step[1]]
+            begins, drafted, accepted, verified = (tuple(step[n] for step in drafts) for n in range(4))
+            rejected = sum(verified) - sum(accepted)
+            made.append(RequestMetrics(self._longest, len(steps), drafted, accepted, rejected, begins))
+        return tuple(made)
 
     @property
     def metrics(self) -> Metrics:
-        """The counts so far."""
-        times = tuple(self._times[k].frozen() for k in range(_end(self._times)))
-        whole = _total_of(StepTimes, [self._first.frozen(), *times])
+        """The sums so far."""
+        times = tuple(replace(self._times[k]) for k in range(_end(self._times)))
+        whole = _total_of(StepTimes, [self._first, *times])
         accepted = _total(self._accepted)
         return Metrics(
-            tokens=self._tokens,
+            tokens=sum(map(len, self.origins)),
             target_calls=self.steps,
-            row_steps=self._row_steps,
+            row_steps=sum(map(len, self._rows)),
             drafted=_total(self._drafted),
             accepted=accepted,
             rejected=_total(self._verified) - accepted,
@@ -256,19 +401,6 @@ class Tally:
         )
 
 
-@dataclass(slots=True)
-class _Sums:
-    """A mutable `StepTimes`."""
-
-    steps: int = 0
-    draft_seconds: float = 0.0
-    verify_seconds: float = 0.0
-    seconds: float = 0.0
-
-    def frozen(self) -> StepTimes:
-        return StepTimes(self.steps, self.draft_seconds, self.verify_seconds, self.seconds)
-
-
 def _end(counts: Mapping[int, object]) -> int:
     return max(counts, default=-1) + 1
 
@@ -282,3 +414,10 @@ def by_position(counts: Mapping[int, int]) -> tuple[int, ...]:
     return tuple(
         sum(n for length, n in counts.items() if length >= position) for position in range(1, _end(counts))
     )
+
+
+def _histogram(values: Iterable[int], longest: int) -> list[int]:
+    counts = [0] * (longest + 1)
+    for value in values:
+        counts[value] += 1
+    return counts

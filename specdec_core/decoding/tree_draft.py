@@ -8,17 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 from torch import Tensor
 
-from specdec_core.decoding.drafting.draft_record import DraftRecord
 from specdec_core.interface import Branches, Dense, PointMass, Proposal, TokenTree
 from specdec_core.interface.tree import TreeShape
 from specdec_core.models.device import moved, uploaded
 from specdec_core.sampling.generators import draw
 from specdec_core.sampling.logits import LogitsToProbs
+
+if TYPE_CHECKING:
+    from specdec_core.decoding.request import DraftRecord
 
 
 class LevelDraft(Protocol):

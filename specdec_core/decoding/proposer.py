@@ -10,10 +10,9 @@ from types import MappingProxyType
 import torch
 from torch import Tensor
 
-from specdec_core.decoding.drafting.confidence import KeepDrafting
-from specdec_core.decoding.drafting.request import DraftRecorder
-from specdec_core.decoding.drafting.validation import FAULTS, validate
 from specdec_core.decoding.guard import PluginGuard, opened
+from specdec_core.decoding.request import DraftRecorder, KeepDrafting
+from specdec_core.decoding.validation import FAULTS, drawn, validate
 from specdec_core.interface import (
     BatchInfo,
     BestFirstTree,
@@ -107,28 +106,29 @@ class Proposer:
         session = self._draft_session
         if session is not None and self._drafter is not None:
             budget, depth, tree = self._plan(self._drafter.clipped(tokens, room))
-            self.asked = budget
             if any(budget):
                 begun = perf_counter()
                 with self._guard.calling(self._drafter, self._drop_drafter):
-                    if not self._drafter.ready(hidden_states):
-                        return Proposal.empty(len(tokens), self._device), None
-                    self.request.start(tokens, budget, hidden_states, self._keep_drafting(), tree, depth)
-                    made = session.propose(self.request)
-                    self.seconds += perf_counter() - begun
-                    if (reason := self.request.uncaptured) is not None:
-                        self._guard.note(f"compile: {reason}, so that drafts are captured pass by pass.")
-                    if isinstance(made, Proposal) and made.origin.captured and self.request.made(made):
-                        return made, self.request.faults
-                    return validate(
-                        made,
-                        budget,
-                        self._info.vocab_size,
-                        self._device,
-                        recorded=self.request.made(made),
-                        depth=depth if self._info.trees else None,
-                    )
+                    if self._drafter.ready(hidden_states):
+                        self.asked = budget
+                        self.request.start(tokens, budget, hidden_states, self._keep_drafting(), tree, depth)
+                        try:
+                            made = session.propose(self.request)
+                        finally:
+                            self.seconds += perf_counter() - begun
+                        return self._checked(made, budget, depth if self._info.trees else None)
         return Proposal.empty(len(tokens), self._device), None
+
+    def _checked(
+        self, made: object, budget: tuple[int, ...], depth: tuple[int, ...] | None
+    ) -> tuple[Proposal, Tensor | None]:
+        """Return a drafter's answer and its faults. What the core drew itself is not checked again."""
+        request = self.request
+        if (reason := request.uncaptured) is not None:
+            self._guard.note(f"compile: {reason}, so that drafts are captured pass by pass.")
+        if isinstance(made, Proposal) and request.made(made):
+            return (made, request.faults) if made.origin.captured else drawn(made, budget, self._device, depth)
+        return validate(made, budget, self._info.vocab_size, self._device, depth)
 
     def reject(self, fault: int) -> None:
         """Switch the drafter off: its proposal turned out to be wrong when it was verified.
@@ -192,7 +192,7 @@ class Proposer:
             begun = perf_counter()
             with self._guard.calling(self._drafter, self._drop_drafter):
                 session.commit(outcome)
-            self.seconds += perf_counter() - begun
+            self.seconds += perf_counter() - begun  # also of a call that raised
 
     def rollback(self, lengths: Sequence[int]) -> None:
         """Have the drafter keep only the first `lengths[b]` committed tokens of each sequence b."""

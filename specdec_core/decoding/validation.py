@@ -41,8 +41,6 @@ def validate(
     budget: tuple[int, ...],
     vocab_size: int,
     device: torch.device,
-    *,
-    recorded: bool,
     depth: tuple[int, ...] | None = None,
 ) -> tuple[Proposal, Tensor | None]:
     """Check a proposal and bring it to the target's device, without synchronizing the device.
@@ -52,7 +50,6 @@ def validate(
         budget: The budget it was given, B numbers.
         vocab_size: V.
         device: The target's device.
-        recorded: Whether the core drew its tokens from logits, so that ids are legal and q sums to 1.
         depth: The maximum length of a path of each sequence; None where it must be a line.
 
     Returns:
@@ -63,37 +60,50 @@ def validate(
     Raises:
         PluginError: It is not a proposal, exceeds the budget, or its parts do not fit together.
     """
-    if recorded and isinstance(proposal, Proposal):
-        # Only its lengths may be the drafter's own. Ids are clamped all the same: an embedding must not crash.
-        lengths = _lengths(proposal.lengths, budget, proposal.tokens.shape[1])
-        checked = copied(replace(proposal, lengths=lengths), device, vocab_size)
-    else:
-        formed = check_form(proposal, budget, vocab_size)
-        # Tensors on the CPU are checked there: it costs the device nothing.
-        checked = copied(formed, formed.tokens.device if formed.tokens.device.type == "cpu" else device)
-    if checked.parents is not None and depth is None:
-        raise PluginError(
-            "a tree was proposed, but only a line can be verified here; leave `parents` out where "
-            "`SessionInfo.trees` is False."
-        )
-    if checked.parents is None and depth is not None:
-        for row, (length, limit) in enumerate(zip(checked.lengths, depth, strict=True)):
-            if length > limit:
-                raise PluginError(
-                    f"a line of {length} tokens was proposed for row {row}; a path may have {limit} there "
-                    "(`DraftRequest.depth`)."
-                )
-    # The core rejects NaN before it draws from candidates, and a point mass holds no numbers.
-    if recorded and isinstance(checked.q, PointMass | Sparse):
-        return checked, None
-    if recorded:
-        return checked, check_recorded(checked)
-    checked, faults = _check_values(checked, vocab_size, depth or budget)
+    formed = check_form(proposal, budget, vocab_size)
+    _check_depth(formed, depth)
+    # Tensors on the CPU are checked there: it costs the device nothing.
+    copy = copied(formed, formed.tokens.device if formed.tokens.device.type == "cpu" else device)
+    checked, faults = _check_values(copy, vocab_size, depth or budget)
     if faults.device.type == "cpu":
         wrong = worst(faults.tolist(), checked.lengths) != FINE
         there = checked if checked.tokens.device == device else copied(checked, device)
         return there, moved(faults, device) if wrong else None
     return checked, faults
+
+
+def drawn(
+    proposal: Proposal, budget: tuple[int, ...], device: torch.device, depth: tuple[int, ...] | None
+) -> tuple[Proposal, Tensor | None]:
+    """Return a proposal that the core drew, as `validate` does: its ids are legal, and its q sums to 1.
+
+    Only its lengths may be the drafter's own, and NaN logits make q NaN. Nothing is copied.
+    """
+    lengths = _lengths(proposal.lengths, budget, proposal.tokens.shape[1])
+    _check_depth(proposal, depth)
+    made = _cut(replace(proposal, lengths=lengths), device)
+    # The core rejects NaN before it draws from candidates, and a point mass holds no numbers.
+    return made, check_recorded(made) if isinstance(made.q, Dense) else None
+
+
+def _check_depth(proposal: Proposal, depth: tuple[int, ...] | None) -> None:
+    """Check that a tree was allowed, and that a line is no longer than a path may be.
+
+    Raises:
+        PluginError: It was not, or is.
+    """
+    if proposal.parents is not None and depth is None:
+        raise PluginError(
+            "a tree was proposed, but only a line can be verified here; leave `parents` out where "
+            "`SessionInfo.trees` is False."
+        )
+    if proposal.parents is None and depth is not None:
+        for row, (length, limit) in enumerate(zip(proposal.lengths, depth, strict=True)):
+            if length > limit:
+                raise PluginError(
+                    f"a line of {length} tokens was proposed for row {row}; a path may have {limit} there "
+                    "(`DraftRequest.depth`)."
+                )
 
 
 def worst(codes: Sequence[Sequence[int]], lengths: Sequence[int]) -> int:
@@ -154,7 +164,7 @@ def _whole_numbers(given: object, batch: int) -> tuple[int, ...]:
 
 
 def as_tensor(value: object, what: str, expected: str, dtypes: tuple[torch.dtype, ...] | None = None) -> Tensor:
-    """Return what a plugin gave as a tensor if it is a plain dense one, whose values can be read.
+    """Return what a plugin gave if it is a tensor.
 
     Args:
         value: What it gave.
@@ -167,10 +177,6 @@ def as_tensor(value: object, what: str, expected: str, dtypes: tuple[torch.dtype
     """
     if not isinstance(value, Tensor):
         raise PluginError(f"{what} are a {type(value).__name__}; expected a tensor, {expected}.")
-    if value.is_nested or value.is_quantized or value.is_meta or value.layout is not torch.strided:
-        kinds = {"nested": value.is_nested, "quantized": value.is_quantized, "meta": value.is_meta}
-        kind = next((name for name, is_it in kinds.items() if is_it), str(value.layout).removeprefix("torch."))
-        raise PluginError(f"{what} are a {kind} tensor; expected a dense one with its values, {expected}.")
     if dtypes is not None and value.dtype not in dtypes:
         name = str(value.dtype).removeprefix("torch.")
         raise PluginError(f"{what} are of dtype {name}; expected {expected}.")
@@ -196,29 +202,30 @@ def _check_q(q: object, shape: tuple[int, ...], vocab_size: int) -> None:
         raise PluginError(f"q is a {type(q).__name__}; it must be PointMass, Sparse or Dense.")
 
 
-def copied(proposal: Proposal, device: torch.device, vocab_size: int | None = None) -> Proposal:
+def copied(proposal: Proposal, device: torch.device) -> Proposal:
     """Return a copy of the proposal on a device, cut to its longest draft.
 
-    With `vocab_size`, tokens are brought into the vocabulary.
-
-    It is a copy even where nothing is cut or moved: the drafter, or a thread of it, may write to its own tensors
-    until the draft is verified, and q must stay what the tokens were drawn from.
+    It is a copy even where nothing is cut or moved: the drafter may write to its own tensors until the draft is
+    verified, and q must stay what the tokens were drawn from.
     """
-    width = proposal.longest
-    q = proposal.q
+    return _cut(proposal, device, copy=True)
 
-    def copy(part: Tensor, dtype: torch.dtype | None = None) -> Tensor:
-        there = moved(part, device, dtype or part.dtype)
-        return there.clone() if there is part else there
+
+def _cut(proposal: Proposal, device: torch.device, *, copy: bool = False) -> Proposal:
+    """Return the proposal on a device, cut to its longest draft, with q in float32."""
+    width, q = proposal.longest, proposal.q
+
+    def part(values: Tensor, dtype: torch.dtype) -> Tensor:
+        own = values[:, :width]
+        there = moved(own, device, dtype)
+        return there.clone() if copy and there is own else there
 
     if isinstance(q, Dense):
-        q = Dense(copy(q.probabilities[:, :width], torch.float32))
+        q = Dense(part(q.probabilities, torch.float32))
     elif isinstance(q, Sparse):
-        q = Sparse(copy(q.ids[:, :width], torch.long), copy(q.probabilities[:, :width], torch.float32))
-    parents = None if proposal.parents is None or not width else copy(proposal.parents[:, :width])
-    tokens = proposal.tokens[:, :width]
-    tokens = copy(tokens) if vocab_size is None else moved(tokens, device).clamp(0, vocab_size - 1)
-    return Proposal(tokens, proposal.lengths, q, parents)
+        q = Sparse(part(q.ids, torch.long), part(q.probabilities, torch.float32))
+    parents = None if proposal.parents is None or not width else part(proposal.parents, torch.long)
+    return Proposal(part(proposal.tokens, torch.long), proposal.lengths, q, parents)
 
 
 def check_recorded(proposal: Proposal) -> Tensor | None:

@@ -1,1 +1,0 @@
-"""Asking a drafter for a draft: the request, the record of q, and the checks of a proposal."""

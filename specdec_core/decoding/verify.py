@@ -1,0 +1,292 @@
+"""Verification of a draft by the model: one forward pass, p, the acceptance rule, one transfer from the device.
+
+Row b has n accepted draft tokens and one token that follows them: *recovered* after a rejection, else *bonus*.
+
+References:
+    Leviathan et al. 2023, Algorithm 1 and appendix A.5 (arXiv 2211.17192).
+"""
+
+from __future__ import annotations
+
+import reprlib
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from specdec_core.decoding.answer import Answered, decide, fetch, wrong_values
+from specdec_core.decoding.captured import replay
+from specdec_core.decoding.guard import PluginGuard, opened
+from specdec_core.decoding.step import Row
+from specdec_core.decoding.tree_draft import all_paths
+from specdec_core.decoding.validation import FINE
+from specdec_core.decoding.verification_record import verifications
+from specdec_core.interface import (
+    LAST_HIDDEN,
+    AcceptanceRule,
+    BatchInfo,
+    LenienceController,
+    LenienceSession,
+    PluginError,
+    Proposal,
+    StepReport,
+)
+from specdec_core.interface.errors import NumericsError
+from specdec_core.interface.outcome import Verification
+from specdec_core.models import ModelSession
+from specdec_core.models.device import uploaded
+from specdec_core.sampling.generators import RowGenerators
+from specdec_core.sampling.logits import LogitsToProbs
+from specdec_core.verification import SpeculativeSampling
+
+_LEAST_LENIENCE = float(torch.finfo(torch.float32).tiny)
+"""Smaller numbers are 0 where drafts are verified."""
+
+
+class ModelOracle:
+    """Answers the drafts of a batch with a model: the `Oracle` of decoding.
+
+    Args:
+        session: The model's cached forward pass.
+        rule: The acceptance rule. One that fails is replaced by Algorithm 1.
+        lenience: Decides how strictly drafts are verified; None for l = 1.
+        to_probs: The model's sampling settings.
+        generators: The sequences' random generators.
+        batch: What controllers know about the batch.
+        guard: Records plugin failures.
+        reject: Called with one of the codes of `validation.FAULTS` where a draft turns out to be wrong.
+        keep_open: Leave the cache open at the end: somebody else keeps it.
+
+    Attributes:
+        device: Where drafts are verified.
+    """
+
+    def __init__(
+        self,
+        session: ModelSession,
+        rule: AcceptanceRule,
+        lenience: LenienceController | None,
+        to_probs: LogitsToProbs,
+        generators: RowGenerators,
+        batch: BatchInfo,
+        guard: PluginGuard,
+        reject: Callable[[int], None],
+        *,
+        keep_open: bool = False,
+    ) -> None:
+        self.device = session.device
+        self._session, self._rule, self._to_probs, self._generators = session, rule, to_probs, generators
+        self._lenience, self._guard, self._reject, self._keep_open = lenience, guard, reject, keep_open
+        self._last_lenience: Sequence[Sequence[float]] = ((1.0,),) * batch.batch_size
+        self._lenience_session: LenienceSession | None = None
+        if lenience is not None:
+            with guard.calling(lenience):
+                self._lenience_session = opened(lenience.open(batch))
+        self._hidden: Tensor | None = None  # [B, D], what the last token of each row was predicted from
+        self._p: Tensor | None = None
+        self._paths: list[list[int]] | None = None
+        self._decided: Callable[[Answered], tuple[Verification, ...]] | None = None
+
+    @property
+    def p(self) -> Tensor | None:
+        """The model's adjusted distributions of the last step at each position, `[B, K + 1, V]` float32.
+
+        They follow the last token committed before it, and each draft token; of a tree, each accepted one. None
+        where they are one-hot (greedy).
+        """
+        if self._p is None or self._paths is None:
+            return self._p
+        longest = max(map(len, self._paths))
+        columns = [[0, *(node + 1 for node in path), *[0] * (longest - len(path))] for path in self._paths]
+        index = uploaded(columns, self._p.device)[..., None]
+        return self._p.gather(1, index.expand(-1, -1, self._p.shape[2]))
+
+    def hidden_states(self, rows: Sequence[Row]) -> Mapping[int, Tensor]:
+        """Return the hidden states that drafters read, as `DraftRequest` has them; none where they are not known.
+
+        After a rollback, or forced tokens, rows hold tokens whose predecessor the model has not read.
+        """
+        unread = (len(row.tokens) - n != 1 for row, n in zip(rows, self._session.lengths, strict=True))
+        if self._hidden is None or any(unread):
+            return {}
+        return {LAST_HIDDEN: self._hidden, **self._session.hidden_states}
+
+    def answer(self, rows: Sequence[Row], proposal: Proposal, faults: Tensor | None) -> Answered:
+        """Run the model over a draft, and verify it; if it turns out to be wrong itself, as if there were none.
+
+        Args:
+            rows: The sequences.
+            proposal: The draft `[B, K]`, on the device of the model.
+            faults: `[B, K]`, a code of `validation` for each position; None if nothing can be wrong.
+
+        Raises:
+            NumericsError: The model's logits are not a distribution.
+        """
+        pairs = zip(rows, self._session.lengths, strict=True)
+        uncached = [() if row.reason else row.tokens[cached:] for row, cached in pairs]
+        lenience = self._next_lenience(proposal.tokens.shape[1])
+        numbers = self._numbers(rows, proposal)
+        captured = None
+        if self._session.decides:
+            rule = self._rule if type(self._rule) is not SpeculativeSampling else None
+            given = proposal, faults, uncached, lenience, numbers
+            captured = replay(self._session, self._to_probs, rule, *given, self._guard.note)
+        if captured is not None:
+            logits, self._p, answered = captured
+        else:
+            logits = self._session.forward(uncached, proposal.tokens, proposal.lengths, proposal.parents)
+            answered = self._decide(self._rule, rows, proposal, logits, lenience, numbers, faults)
+        if answered.fault != FINE:
+            self._reject(answered.fault)
+            proposal, logits, lenience = Proposal.empty(len(rows), logits.device), logits[:, :1], None
+            numbers = self._numbers(rows, proposal)
+            answered = self._decide(self._rule, rows, proposal, logits, None, numbers, None)
+        for index, (row, sound) in enumerate(zip(rows, answered.sound, strict=True)):
+            if not sound and row.reason is None:
+                raise NumericsError(
+                    f"the target's logits after {len(row.tokens)} tokens of row {index} are not a distribution: "
+                    "NaN, infinity, or nothing left after filtering. Check the weights, the dtype (float16 "
+                    "overflows where bfloat16 does not), custom logits processors, and a temperature close to 0 "
+                    "(0 itself is greedy)."
+                )
+        self._paths = answered.paths
+        self._decided = partial(self._numbers_of, rows, proposal, logits, lenience, numbers)
+        return answered
+
+    def record(self, answered: Answered) -> tuple[Verification, ...]:
+        """Return the numbers that decided the last answer, before the rows grow."""
+        assert self._decided is not None
+        return self._decided(answered)
+
+    def keep(self, rows: Sequence[Row], answered: Answered) -> None:
+        """Roll back what was rejected: the rows have their new tokens.
+
+        Args:
+            rows: The sequences.
+            answered: What `answer` returned.
+        """
+        session = self._session
+        if session.hidden is not None:
+            # The next token, recovered or bonus, was predicted from the hidden state of the last accepted one.
+            index, columns = uploaded([[*range(len(rows))], answered.last], session.hidden.device)
+            self._hidden = session.hidden[index, columns]
+        if answered.paths is not None:
+            session.keep(answered.paths)
+        session.rollback([len(row.tokens) - 1 for row in rows])
+
+    def rollback(self, lengths: Sequence[int]) -> None:
+        """Keep only the first `lengths[b]` tokens of each row b."""
+        self._hidden = None  # it may belong to a token that is gone
+        self._session.rollback(lengths)
+
+    def observe(self, report: StepReport) -> None:
+        """Report the step to the lenience controller."""
+        if self._lenience_session is not None:
+            with self._guard.calling(self._lenience):
+                self._lenience_session.observe(report)
+
+    def close(self) -> None:
+        """Free the cache."""
+        if not self._keep_open:
+            self._session.close()
+
+    def _decide(
+        self,
+        rule: AcceptanceRule,
+        rows: Sequence[Row],
+        proposal: Proposal,
+        logits: Tensor,
+        lenience: list[list[float]] | None,
+        numbers: list[list[float]],
+        faults: Tensor | None,
+    ) -> Answered:
+        """Turn logits into p, apply the acceptance rule, and fetch its answer: the one synchronization of a step.
+
+        A rule that fails costs speed, never a token: Algorithm 1 verifies the same draft with the same numbers.
+        """
+        prefixes = _prefixes(rows, proposal) if self._to_probs.needs_prefix else None
+        values = self._to_probs.scores if self._to_probs.greedy else self._to_probs
+        p = values(logits.flatten(0, 1), prefixes).view(logits.shape)
+        self._p = None if self._to_probs.greedy else p
+        l_each = None if lenience is None else uploaded(lenience, p.device)
+        uniforms = uploaded(numbers, p.device, torch.float64) if numbers else None
+        if type(rule) is SpeculativeSampling:
+            return fetch(proposal, decide(rule, proposal, p, l_each, uniforms), faults)
+        with self._guard.calling(rule, self._use_algorithm_1):
+            answered = fetch(proposal, decide(rule, proposal, p, l_each, uniforms), faults)
+            if wrong := wrong_values(answered, p.shape[2]):
+                raise PluginError(f"{wrong} Algorithm 1 takes its place.")
+            if all(sound or row.reason for sound, row in zip(answered.sound, rows, strict=True)):
+                return answered
+        answered = self._decide(SpeculativeSampling(), rows, proposal, logits, lenience, numbers, faults)
+        if self._rule is rule and all(answered.sound):
+            unsound = "sound is False although the target's distribution is one. Algorithm 1 takes its place."
+            self._guard.fail(rule, PluginError(unsound))
+            self._use_algorithm_1()
+        return answered
+
+    def _use_algorithm_1(self) -> None:
+        self._rule = SpeculativeSampling()
+
+    def _numbers(self, rows: Sequence[Row], proposal: Proposal) -> list[list[float]]:
+        """Draw r_1 ... r_n of each row, and the number for its next token in the last of K + 1 columns.
+
+        Nothing where the target decodes greedily.
+        """
+        if self._to_probs.greedy:
+            return []
+        width = proposal.tokens.shape[1]
+        # A finished row consumes none: inside a hierarchy it resumes later, whatever its neighbors did.
+        counts = [0 if row.reason else n + 1 for row, n in zip(rows, proposal.lengths, strict=True)]
+        drawn = self._generators.numbers(counts, width + 1)
+        for numbers, n in zip(drawn, proposal.lengths, strict=True):
+            numbers[width] = numbers[n]  # r beyond a draft is never used
+        return drawn
+
+    def _next_lenience(self, width: int) -> list[list[float]] | None:
+        """Return l of each position of a draft of this width, `[B][width]`; None where all are 1."""
+        if self._lenience_session is None or not width:
+            return None
+        with self._guard.calling(self._lenience):
+            asked = tuple(self._lenience_session.lenience())
+            rows = tuple(tuple(map(float, row)) if isinstance(row, Sequence) else (float(row),) for row in asked)
+            legal = all(row and all(_LEAST_LENIENCE <= x <= 1 for x in row) for row in rows)
+            if len(rows) != len(self._last_lenience) or not legal:
+                raise PluginError(
+                    f"lenience {reprlib.repr(list(asked))} was asked for; expected, for each of "
+                    f"{len(self._last_lenience)} rows, a number in (0, 1] or a sequence of them. The last valid "
+                    "lenience is used."
+                )
+            self._last_lenience = rows
+        rows = tuple((*row[:width], *[row[-1]] * (width - len(row))) for row in self._last_lenience)
+        return list(map(list, rows)) if any(value < 1 for row in rows for value in row) else None
+
+    def _numbers_of(
+        self,
+        rows: Sequence[Row],
+        proposal: Proposal,
+        logits: Tensor,
+        lenience: list[list[float]] | None,
+        numbers: list[list[float]],
+        answered: Answered,
+    ) -> tuple[Verification, ...]:
+        """Return the numbers that decided an answer; see `record`."""
+        p, exact = self._p, type(self._rule) is SpeculativeSampling
+        if p is None:
+            prefixes = _prefixes(rows, proposal) if self._to_probs.needs_prefix else None
+            flat = logits.flatten(0, 1)
+            one_hot = exact and lenience is None
+            p = self._to_probs(flat, prefixes) if one_hot else self._to_probs.scores(flat, prefixes).softmax(1)
+            p = p.view(logits.shape)
+        return verifications(proposal, p, lenience, numbers, answered, algorithm_1=exact)
+
+
+def _prefixes(rows: Sequence[Row], proposal: Proposal) -> list[list[int]]:
+    """Return the prefix of every verified position, row by row."""
+    drafts = proposal.tokens.tolist()
+    if proposal.parents is not None:
+        trees = zip(rows, drafts, proposal.parents.tolist(), strict=True)
+        return [row.tokens + path for row, *tree in trees for path in all_paths(*tree)]
+    width = proposal.tokens.shape[1]
+    return [row.tokens + draft[:n] for row, draft in zip(rows, drafts, strict=True) for n in range(width + 1)]
