@@ -56,13 +56,13 @@ class Comparison:
     @property
     def errors(self) -> tuple[str, ...]:
         """A line for each run that was abandoned and each file that could not be written, with the reason."""
-        abandoned = (with_task(task, line) for task, found in self._verdicts() for line in found.errors)
+        abandoned = (with_task(runs[0].task, line) for runs, found in self._verdicts() for line in found.errors)
         return (*abandoned, *self.unwritten)
 
     @property
     def failures(self) -> tuple[str, ...]:
         """The same, and a line for each run in which a plugin failed, or that departs from the baseline."""
-        lines = ((task, (*found.failures, *found.departures)) for task, found in self._verdicts())
+        lines = ((runs[0].task, (*found.failures, *found.departures)) for runs, found in self._verdicts())
         return (*self.errors, *(with_task(task, line) for task, found in lines for line in found))
 
     @property
@@ -112,7 +112,7 @@ class Comparison:
         from specdec_core.study.report.layout import Prose, for_terminal
         from specdec_core.study.report.tables import quality_table, results_table
 
-        for number, (task, (_, found)) in enumerate(zip(self._tasks(), self._verdicts(), strict=True)):
+        for number, (task, found) in enumerate(self._verdicts()):
             if number:
                 yield Prose("")
             yield from (for_terminal(table) for table in (results_table(task), quality_table(task)) if table)
@@ -126,15 +126,12 @@ class Comparison:
 
         return report_fragment(self.study.path.name, self.rows)
 
-    def _tasks(self) -> list[list[RunSummary]]:
+    def _verdicts(self) -> list[tuple[list[RunSummary], Verdict]]:
+        """Return the summaries and the verdict of each task."""
         from specdec_core.study.report.tables import by_task
-
-        return by_task(self.rows)
-
-    def _verdicts(self) -> list[tuple[str | None, Verdict]]:
         from specdec_core.study.report.verdict import verdict
 
-        return [(task[0].task, verdict(task)) for task in self._tasks()]
+        return [(task, verdict(task)) for task in by_task(self.rows)]
 
 
 def compare(
@@ -214,28 +211,19 @@ def hold(
             entered.enter_context(exclusive_lock(folder))  # until the results are written, too
         if isinstance(progress, bool):
             progress = entered.enter_context(_display(quiet=not progress))
-        return _held(run, folder, progress, forecast)
+        if "torch" not in sys.modules:
+            progress.stage("loading torch and transformers")
+        from specdec_core.study.progress import quiet_libraries
+        from specdec_core.study.report.result_files import first_outputs, first_traces, write_results
+        from specdec_core.study.report.summary import summarize
 
-
-def _held(
-    run: Callable[[Progress, Path | None], StudyResult],
-    output: Path | None,
-    progress: Progress,
-    forecast: Path | None,
-) -> Comparison:
-    if "torch" not in sys.modules:
-        progress.stage("loading torch and transformers")
-    from specdec_core.study.progress import quiet_libraries
-    from specdec_core.study.report.result_files import first_outputs, first_traces, write_results
-    from specdec_core.study.report.summary import summarize
-
-    with quiet_libraries():
-        result = run(progress, output)
-    rows = tuple(summarize(result, forecast))
-    if output is None:
-        return Comparison(result.study, rows)
-    files, problems = write_results(output, result.study, rows, first_outputs(result), first_traces(result))
-    return Comparison(result.study, rows, tuple(files), tuple(problems))
+        with quiet_libraries():
+            result = run(progress, folder)
+        rows = tuple(summarize(result, forecast))
+        if folder is None:
+            return Comparison(result.study, rows)
+        files, problems = write_results(folder, result.study, rows, first_outputs(result), first_traces(result))
+        return Comparison(result.study, rows, tuple(files), tuple(problems))
 
 
 def _display(*, quiet: bool) -> AbstractContextManager[Progress]:

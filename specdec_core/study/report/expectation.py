@@ -204,19 +204,6 @@ class Expectation:
         return TimeShares(*(part / run.seconds for part in parts))
 
     @property
-    def drafting_steps(self) -> float:
-        """The share of steps with a draft."""
-        steps = [time.steps for time in self._run.times]
-        return sum(steps[1:]) / max(1, sum(steps))
-
-    @property
-    def verify_excess(self) -> float:
-        """Verification time of this repeat over that of the same drafts in all runs of the study."""
-        usual = sum(time.steps * took for time, took in zip(self._run.times, self._costs.verify, strict=False))
-        took = sum(time.verify_seconds for time in self._run.times)
-        return took / usual if usual else 1.0
-
-    @property
     def _unit(self) -> float:
         """T(0) in seconds."""
         return self._baseline.verify_seconds_per_call or 0.0

@@ -383,7 +383,6 @@ def _matrix(
         (*columns, *(Column(one.name) for one in runs)),
         tuple(found),
         title=f"{heading} by {' and '.join(names)}",
-        stub=len(columns),
     )
 
 

@@ -1,7 +1,7 @@
 """Tables that fit a terminal: shared by all commands and the HTML report. Imports no torch.
 
 A table that is too wide first loses the blanks between its columns, then its least important columns, which a line
-below it names. A table without columns to spare is turned on its side, or printed with a line per value.
+below it names. A table without columns to spare is printed with a line per value.
 """
 
 from __future__ import annotations
@@ -69,8 +69,6 @@ class ReportTable:
         notes: Lines below the table.
         title: Line above the table, if there is one.
         unknown: What `UNKNOWN` means in its cells.
-        stub: Number of leading columns that name the rows of a matrix. A narrow terminal shows it in parts, each
-            with these columns and some of the others. 0 for a table that is laid out otherwise.
     """
 
     columns: tuple[Column, ...]
@@ -78,7 +76,6 @@ class ReportTable:
     notes: tuple[str, ...] = ()
     title: str | None = None
     unknown: str = "not measured"
-    stub: int = 0
 
     def all_notes(self) -> list[str]:
         """Return the lines below the table, what its columns show and what `UNKNOWN` means among them."""
@@ -98,16 +95,6 @@ class ReportTable:
             columns=tuple(self.columns[index] for index in columns),
             rows=tuple(Row(tuple(row.cells[index] for index in columns), row.style) for row in self.rows),
         )
-
-    def transposed(self) -> ReportTable:
-        """Return the table with a row for each column; the cells of the first column become the headings."""
-        first, *others = self.columns
-        headings = (first.name, *(visible_line(row.cells[0]) for row in self.rows))
-        rows = [
-            Row((column.name, *(row.cells[index] for row in self.rows)))
-            for index, column in enumerate(others, start=1)
-        ]
-        return ReportTable(tuple(map(Column, headings)), tuple(rows), self.notes, self.title, self.unknown)
 
 
 def for_terminal(table: ReportTable) -> RenderableType:
@@ -154,16 +141,6 @@ class _Fitted:
         while (fitting := _fitting(table, options)) is None and spare:
             left_out.append(spare.pop(0))
             table = table.without(left_out[-1])
-        if fitting is None and table.stub:
-            for part in _parts(table, options):
-                yield from (
-                    _line_per_value(part, options) if (found := _fitting(part, options)) is None else [found]
-                )
-            yield from _notes(table, [], options.max_width)
-            return
-        if fitting is None and not left_out:
-            sideways = table.transposed()
-            fitting = _fitting(sideways, options)
         if fitting is not None:
             yield fitting
         elif left_out:
@@ -173,18 +150,6 @@ class _Fitted:
         else:
             yield from _line_per_value(table, options)
         yield from _notes(table, [one for one in self.table.columns if one in left_out], options.max_width)
-
-
-def _parts(table: ReportTable, options: ConsoleOptions) -> Iterator[ReportTable]:
-    """Yield tables that have the columns of a wide one in turn, as many as fit, each with those that name rows."""
-    names = range(table.stub)
-    begin, count = table.stub, len(table.columns)
-    while begin < count:
-        end = begin + 1
-        while end < count and _fitting(table.of([*names, *range(begin, end + 1)]), options) is not None:
-            end += 1
-        yield table.of([*names, *range(begin, end)])
-        begin = end
 
 
 def _fitting(table: ReportTable, options: ConsoleOptions) -> Table | None:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from specdec_core.interface.errors import SpecdecError, exception_text
+from specdec_core.interface.errors import SpecdecError
 from specdec_core.interface.files import writing_file
 from specdec_core.study.config.grouping import group_label
 from specdec_core.study.config.study import BASELINE
@@ -30,13 +30,8 @@ Traces: TypeAlias = Mapping[tuple[str | None, str], Mapping[str, Any]]
 _COLUMN_PREFIXES = {
     **{name: name for name in ("quality", "replayed", "forecast")},
     "time_shares": "time",
-    "percentiles": "request",
 }
 """Mappings whose entries get a column each in `summary.csv`, and the prefix of the columns."""
-
-
-_FORMULA = ("=", "+", "-", "@", "\t", "\r")
-"""With one of these a formula begins in a spreadsheet."""
 
 
 def first_outputs(result: StudyResult) -> Outputs:
@@ -111,23 +106,17 @@ def write_results(
     written, problems = [], []
     for name, content in contents.items():
         try:
-            _write(folder / name, content)
+            # The halves of surrogate pairs become `\\ud800`: in JSON, that is their escape.
+            with (
+                writing_file(folder / name) as path,
+                path.open("w", encoding="utf-8", errors="backslashreplace", newline="\n") as file,
+            ):
+                file.writelines(content())
         except SpecdecError as error:
             problems.append(str(error))
-        except Exception as error:  # a defect of one writer
-            problems.append(f"{folder / name} was not written: {exception_text(error)}.")
         else:
             written.append(folder / name)
     return written, problems
-
-
-def _write(path: Path, content: Callable[[], Iterable[str]]) -> None:
-    # What UTF-8 cannot express, the halves of surrogate pairs, becomes `\\ud800`: in JSON, that is their escape.
-    with (
-        writing_file(path) as index,
-        index.open("w", encoding="utf-8", errors="backslashreplace", newline="\n") as file,
-    ):
-        file.writelines(content())
 
 
 def _json_lines(entries: Iterable[Mapping[str, Any]]) -> Iterator[str]:
@@ -139,22 +128,8 @@ def _csv(lines: Sequence[Mapping[str, Any]]) -> str:
     table = io.StringIO()
     writer = csv.DictWriter(table, list(dict.fromkeys(name for row in rows for name in row)), lineterminator="\n")
     writer.writeheader()
-    writer.writerows({name: _cell(value) for name, value in row.items()} for row in rows)
+    writer.writerows(rows)
     return table.getvalue()
-
-
-def _cell(value: Any) -> Any:
-    """Return a value of a cell; a text that a spreadsheet would run as a formula begins with a quote (OWASP)."""
-    return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA) else value
-
-
-def _columns(prefix: str, values: Mapping[str, Any], *, nested: bool) -> dict[str, Any]:
-    """Return the columns of a mapping, and of the mappings in it."""
-    columns: dict[str, Any] = {}
-    for key, value in values.items():
-        name = f"{prefix}_{key}"
-        columns |= _columns(name, value, nested=True) if nested and isinstance(value, Mapping) else {name: value}
-    return columns
 
 
 def table_rows(line: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -167,12 +142,16 @@ def table_rows(line: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _cells(line: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values that fit into cells."""
+    """Return the values that fit into cells; those of some mappings have a column each."""
     row: dict[str, Any] = {}
     for name, value in line.items():
-        if name in _COLUMN_PREFIXES:
-            parts = _columns(_COLUMN_PREFIXES[name], value or {}, nested=name == "percentiles")
+        if name == "percentiles":
+            nested = {
+                f"request_{figure}_{key}": one for figure, each in value.items() for key, one in each.items()
+            }
+            row |= nested
+        elif name in _COLUMN_PREFIXES:
+            row |= {f"{_COLUMN_PREFIXES[name]}_{key}": one for key, one in (value or {}).items()}
         else:
-            parts = {name: value}
-        row |= {key: part for key, part in parts.items() if not isinstance(part, (Mapping, tuple, list))}
-    return row
+            row[name] = value
+    return {key: value for key, value in row.items() if not isinstance(value, (Mapping, tuple, list))}
