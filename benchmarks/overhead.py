@@ -31,10 +31,9 @@ from typing import Any, NamedTuple
 import torch
 from _common import floor_seconds, random_llama, ratios, report, spread
 from pydantic import ValidationError
-from specdec_core.decoding.drafting import proposer
 
 from specdec_core import default_registry
-from specdec_core.decoding import Decoder
+from specdec_core.decoding import Decoder, proposer
 from specdec_core.decoding.proposer import Proposer
 from specdec_core.decoding.request import DraftRecorder
 from specdec_core.decoding.step import Batch
