@@ -196,7 +196,7 @@ def with_options(settings: _Settings, options: Mapping[str, Any], elsewhere: str
         return kind.model_validate({**settings.model_dump(), **options})
     except ValidationError as error:
         lines = describe(
-            error, kind, options, lambda path, _: str(path[0]), written=lambda path: path[1:], form="python"
+            error, options, lambda path, _: str(path[0]), written=lambda path: path[1:], form="python"
         )
         raise ConfigError("\n".join(lines)) from error
 

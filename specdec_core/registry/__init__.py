@@ -1,7 +1,7 @@
 """Find, list and create plugins. Importing this package does not import torch."""
 
 from specdec_core.registry.hookspecs import HOOKS_BY_KIND, KIND_LABELS, PROJECT, HookSpecs, hookimpl
-from specdec_core.registry.nesting import MAX_DEPTH, Keys, depth_of, dotted, entries, marker_of, nested_settings
+from specdec_core.registry.nesting import Keys, dotted, entries, marker_of, nested_settings
 from specdec_core.registry.registry import PluginRecord, Registry, default_registry
 from specdec_core.registry.requirements import (
     beyond_token_ids,
@@ -10,13 +10,12 @@ from specdec_core.registry.requirements import (
     rule_problems,
 )
 from specdec_core.registry.settings_models import plugin_settings, plugin_types
-from specdec_core.registry.shipped import drafter_settings, is_shipped, misspelt_reference, shipped_file
+from specdec_core.registry.shipped import drafter_settings, is_shipped, shipped_file
 from specdec_core.registry.validation_errors import describe
 
 __all__ = [
     "HOOKS_BY_KIND",
     "KIND_LABELS",
-    "MAX_DEPTH",
     "PROJECT",
     "HookSpecs",
     "Keys",
@@ -25,7 +24,6 @@ __all__ = [
     "beyond_token_ids",
     "check_requirements",
     "default_registry",
-    "depth_of",
     "describe",
     "dotted",
     "drafter_settings",
@@ -34,7 +32,6 @@ __all__ = [
     "hookimpl",
     "is_shipped",
     "marker_of",
-    "misspelt_reference",
     "nested_settings",
     "plugin_settings",
     "plugin_types",

@@ -16,12 +16,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pluggy
-from packaging.requirements import Requirement
-from packaging.utils import canonicalize_name
 
-from specdec_core._version import installed_version
 from specdec_core.interface import ModelsSpec, PluginSpec
-from specdec_core.interface.errors import exception_text, is_failure
+from specdec_core.interface.errors import exception_text
 from specdec_core.interface.spec import CONFIG_BASES
 from specdec_core.registry.cli_fields import cli_fields
 from specdec_core.registry.hookspecs import HOOKS_BY_KIND, PROJECT, HookSpecs
@@ -94,40 +91,16 @@ def discover(candidates: Iterable[EntryPoint] | None = None) -> list[LoadedPlugi
 def _load(manager: pluggy.PluginManager, entry_point: EntryPoint, origin: Origin) -> LoadedPlugin:
     plugin = None
     try:
-        conflict = _version_conflict(entry_point, origin)
-        if conflict is not None:
-            return LoadedPlugin(origin, reason=conflict)
         with redirect_stdout(sys.stderr):  # standard output is for results
             plugin = entry_point.load()
         manager.register(plugin, name=f"{origin.distribution}:{origin.entry_point}")
         manager.check_pending()
         specs = [spec for kind in HOOKS_BY_KIND for spec in _call_hook(manager, plugin, kind)]
         return LoadedPlugin(origin, tuple(specs))
-    except BaseException as error:  # a plugin's module may raise anything, and call sys.exit
-        if not is_failure(error):
-            raise
+    except Exception as error:
         if manager.is_registered(plugin):
             manager.unregister(plugin)
         return LoadedPlugin(origin, reason=exception_text(error))
-
-
-def _version_conflict(entry_point: EntryPoint, origin: Origin) -> str | None:
-    """Return why a distribution's own requirement on specdec-core excludes the installed version, or None.
-
-    pip warns about such a conflict but installs the packages anyway.
-    """
-    for text in (entry_point.dist and entry_point.dist.requires) or ():
-        requirement = Requirement(text)
-        ours = canonicalize_name(requirement.name) == "specdec-core"
-        if not ours or (requirement.marker is not None and not requirement.marker.evaluate({"extra": ""})):
-            continue
-        version = installed_version()
-        if not requirement.specifier.contains(version, prereleases=True):
-            return (
-                f"requires specdec-core{requirement.specifier}, but {version} is installed; install a version of "
-                f"{origin.distribution} for specdec-core {version}, or another specdec-core"
-            )
-    return None
 
 
 def _call_hook(manager: pluggy.PluginManager, plugin: object, kind: ListedKind) -> list[PluginSpec | ModelsSpec]:

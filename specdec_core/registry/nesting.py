@@ -11,10 +11,6 @@ from specdec_core.interface import Nested, PluginConfig
 Keys: TypeAlias = tuple[str | int, ...]
 """Path into nested settings, such as `("drafters", 1)`."""
 
-MAX_DEPTH = 16
-"""Maximum nesting depth of plugins."""
-_MAX_LEVELS = 8 * MAX_DEPTH
-
 
 def dotted(path: Keys) -> str:
     """Return keys in dotted form: `runs[0].drafter.order`."""
@@ -64,20 +60,3 @@ def entries(value: Any) -> Iterator[tuple[Keys, Any]]:
         yield from (((index,), entry) for index, entry in enumerate(value))
     else:
         yield (), value
-
-
-def depth_of(settings: Any, parents: tuple[Any, ...] = ()) -> int:
-    """Return how deeply plugins are nested in unvalidated settings; a plugin is a mapping with a `name`.
-
-    Args:
-        settings: Plain data, as read from YAML. May contain itself, through an alias: the result then exceeds
-            `MAX_DEPTH`.
-        parents: The enclosing containers.
-    """
-    if not isinstance(settings, (Mapping, list, tuple)):
-        return 0
-    if len(parents) > _MAX_LEVELS or any(settings is parent for parent in parents):
-        return MAX_DEPTH + 1
-    entries = settings.values() if isinstance(settings, Mapping) else settings
-    is_plugin = isinstance(settings, Mapping) and "name" in settings
-    return is_plugin + max((depth_of(entry, (*parents, settings)) for entry in entries), default=0)

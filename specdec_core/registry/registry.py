@@ -6,7 +6,6 @@ import functools
 import importlib
 from collections import defaultdict
 from dataclasses import dataclass, replace
-from difflib import SequenceMatcher
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 
 from specdec_core.interface import (
@@ -24,9 +23,7 @@ from specdec_core.interface import (
 from specdec_core.interface.errors import (
     PluginError,
     SpecdecError,
-    did_you_mean,
     exception_text,
-    is_failure,
     unknown_name,
 )
 from specdec_core.interface.spec import PluginKind
@@ -146,25 +143,10 @@ class Registry:
             raise PluginError(
                 f"{_conflict(kind, name, claims)} Uninstall one, or list what to load in SPECDEC_PLUGINS."
             )
-        # Of a plugin with aliases, the message shows the name closest to the given one.
-        ready = (self._claimed(kind, known) for known in self.names(kind))
-        spellings = [
-            max((spec.name, *spec.aliases), key=lambda known: SequenceMatcher(None, known, name).ratio())
-            for spec in ready
-        ]
-        message = unknown_name(KIND_LABELS[kind], name, spellings, self._of_another_kind(kind, name))
-        raise PluginError(message + self._not_loaded_note())
-
-    def _of_another_kind(self, kind: ListedKind, name: str) -> str:
-        """Return what a name is if it does not name a plugin of this kind: another plugin, or a number."""
-        if others := [KIND_LABELS[other] for other, known in self._claims if known == name and other != kind]:
-            return f"It is a {others[0]}."
-        if kind == "models" or not any(spec.shorthand for spec in self.specs(kind)):
-            return ""
-        try:
-            return f"To give a number, write {float(name):g} without quotes."
-        except ValueError:
-            return "" if did_you_mean(name, self.names(kind)) else "A number is allowed too, such as 1."
+        others = [KIND_LABELS[other] for other, one in self._claims if one == name and other != kind]
+        hint = f"It is a {others[0]}." if others else ""
+        known = [one for other, one in self._claims if other == kind]
+        raise PluginError(unknown_name(KIND_LABELS[kind], name, known, hint) + self._not_loaded_note())
 
     def shorthand(self, kind: PluginKind) -> PluginSpec | None:
         """Return the plugin that a bare value selects (`gamma: 4`), or None if no plugin claims it.
@@ -211,9 +193,7 @@ class Registry:
                 made = factory(config)
         except SpecdecError:
             raise  # its message already tells the user what to do
-        except BaseException as error:  # sys.exit, too
-            if not is_failure(error):
-                raise
+        except Exception as error:
             raise PluginError(f"{whose} could not be set up: {exception_text(error)}") from error
         if not isinstance(made, _BASES[kind]):
             raise PluginError(f"{whose} makes a {type(made).__name__}, which is not a {_BASES[kind].__name__}.")
@@ -294,9 +274,7 @@ def _import(spec: PluginSpec, whose: str) -> Any:
     module, _, attribute = spec.factory.partition(":")
     try:
         return getattr(importlib.import_module(module), attribute)
-    except BaseException as error:  # sys.exit, too
-        if not is_failure(error):
-            raise
+    except Exception as error:
         raise PluginError(
             f"{whose} could not be imported from {spec.factory!r}: {exception_text(error)}"
         ) from error

@@ -9,12 +9,12 @@ from types import UnionType
 from typing import TYPE_CHECKING, Annotated, Any, ForwardRef, Literal, Union, cast, get_args, get_origin
 
 from pydantic import BaseModel, BeforeValidator, Field, ValidationError, create_model, model_validator
-from pydantic_core import PydanticCustomError, PydanticOmit, PydanticUseDefault
+from pydantic_core import PydanticCustomError
 
 from specdec_core.interface import Nested
 from specdec_core.interface.errors import ConfigError, PluginError, SpecdecError, exception_text
 from specdec_core.registry.hookspecs import KIND_LABELS
-from specdec_core.registry.nesting import MAX_DEPTH, depth_of, marker_of
+from specdec_core.registry.nesting import marker_of
 from specdec_core.registry.validation_errors import describe
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def plugin_settings(registry: Registry, kind: PluginKind, given: Any) -> PluginC
     try:
         config: PluginConfig = getattr(model.model_validate(data), kind)
     except ValidationError as error:
-        lines = describe(error, model, data, lambda *_: whose, written=lambda path: path[1:], form="python")
+        lines = describe(error, data, lambda *_: whose, written=lambda path: path[1:], form="python")
         raise ConfigError("\n".join(lines)) from error
     return config
 
@@ -124,19 +124,17 @@ def _unpickled(kind: PluginKind, given: Mapping[str, Any]) -> PluginConfig:
 
 
 def _checked_by(whose: str) -> Any:
-    """Return a validator in which whatever a plugin's own validators raise is a problem of its settings."""
+    """Return a validator in which what a plugin's own validators raise is a problem of its settings."""
 
     def check(cls: type[PluginConfig], value: Any, validate: Callable[[Any], PluginConfig]) -> PluginConfig:  # noqa: ARG001
         try:
-            config = validate(value)
-            config.model_dump(mode="json")  # as results show it: a plugin may have its own serializers
-        except (KeyboardInterrupt, ValueError, AssertionError, PydanticOmit, PydanticUseDefault):
-            raise  # pydantic collects them, except Ctrl-C
-        except BaseException as error:  # sys.exit, too
+            return validate(value)
+        except (ValueError, AssertionError):
+            raise  # pydantic collects them
+        except Exception as error:
             reason = str(error) if isinstance(error, SpecdecError) else exception_text(error)
             message = f"{whose} could not check its settings: {reason}"
             raise PydanticCustomError("plugin", "{reason}", {"reason": message}) from error
-        return config
 
     return model_validator(mode="wrap")(check)
 
@@ -185,10 +183,6 @@ def _spell_out(kind: PluginKind, registry: Registry, value: Any) -> Any:
             names = ", ".join(registry.names(kind)) or "none"
             raise PluginError(f"a {word} must be a name or a mapping with 'name'. Available: {names}.")
         value = {**value, "name": registry.spec(kind, value["name"]).name}  # an alias becomes the name
-        if depth_of(value) > MAX_DEPTH:
-            raise PluginError(
-                f"plugins are nested more than {MAX_DEPTH} deep here; at most {MAX_DEPTH} levels are allowed."
-            )
     except PluginError as error:
         raise PydanticCustomError("plugin", "{reason}", {"reason": str(error)}) from error
     return value

@@ -22,7 +22,6 @@ from specdec_core.interface.errors import (
     ConfigError,
     ModelError,
     PluginError,
-    did_you_mean,
     exception_text,
     unknown_name,
 )
@@ -79,35 +78,6 @@ def shipped_file(
         there = " and ".join(str(path.relative_to(collection.folder)) for path in found[item])
         raise ModelError(f"{reference}: two files of the collection have this name, {there}; give a path.")
     return found[item][0]
-
-
-def misspelt_reference(reference: str | Path, folder: Path = Path()) -> str | None:
-    """Return a message for a misspelt reference: one that a similar collection, or a similar item, would fit.
-
-    Args:
-        reference: What a user gave, which may be anything.
-        folder: Base for relative paths.
-    """
-    if not _may_be_reference(reference, folder):
-        return None
-    name, _, item = str(reference).partition(":")
-    items = {one.name: _items(one) for one in default_registry().collections()}
-    if name in items:
-        near = "" if item in items[name] else did_you_mean(item, items[name])
-        return f"{reference}: the collection of models {name!r} has no such item.{near}" if near else None
-    if not any(item in found for other, found in items.items() if did_you_mean(name, [other])):
-        return None
-    try:
-        _collection(reference)
-    except ModelError as error:
-        return str(error)
-    return None
-
-
-def _items(collection: ModelsSpec) -> set[str]:
-    """Return the names of the folders and files of a collection, and those of files without their suffix."""
-    paths = (path for path in collection.folder.rglob("*") if path.name != _SETTINGS)
-    return {name for path in paths for name in (path.name, path.stem)}
 
 
 def drafter_settings(target: str) -> Mapping[str, Any]:

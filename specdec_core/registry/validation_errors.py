@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from specdec_core.interface.errors import shortened, unknown_name
 from specdec_core.registry.nesting import Keys, dotted
 
 if TYPE_CHECKING:
-    from pydantic import BaseModel, ValidationError
+    from pydantic import ValidationError
 
 Where: TypeAlias = Callable[[Keys, bool], str]
 """Returns the location of a value (or of its key, if True), given the keys that lead to it."""
@@ -30,7 +30,6 @@ _KINDS = {
 
 def describe(
     error: ValidationError,
-    model: type[BaseModel],
     data: Any,
     where: Where,
     written: Callable[[Keys], Keys] = lambda path: path,
@@ -41,14 +40,12 @@ def describe(
 
     Args:
         error: The validation error.
-        model: The model that the data was validated against.
         data: The data that was validated.
         where: Turns keys into a location such as `study.yaml:3:5`.
         written: Maps keys of expanded data back to the keys that the user wrote.
         form: How the user wrote the data.
     """
     found = error.errors(include_url=False)
-    schema = model.model_json_schema()
     locations = [item["loc"] for item in found]
     messages: dict[str, None] = {}
     for number, item in enumerate(found):
@@ -58,22 +55,22 @@ def describe(
         # pydantic reports a list as too short if its entries are invalid.
         if item["type"] == "too_short" and any(len(o) > len(loc) and o[: len(loc)] == loc for o in locations):
             continue
-        names_key = item["type"] in {"extra_forbidden", "missing"}
+        names_key = item["type"] in {"unknown_key", "missing"}
         path, whole = _without_tags(loc, data, names_key=names_key)
         around = path[:-1] if whole else path
-        key = item["type"] == "extra_forbidden"
+        key = item["type"] == "unknown_key"
         # pydantic inserts the name of a plugin before the keys of its settings.
         tag = loc[-2] if len(loc) > 1 and isinstance(loc[-2], str) and around[-1:] != loc[-2:-1] else None
-        message = _message(item, written(path), written(around), schema, tag, form)
+        message = _message(item, written(path), written(around), tag, form)
         messages[f"{where(path, key)}: {message}"] = None
     return list(messages)
 
 
-def _message(item: Any, path: Keys, around: Keys, schema: dict[str, Any], plugin: str | None, form: Form) -> str:
+def _message(item: Any, path: Keys, around: Keys, plugin: str | None, form: Form) -> str:
     kind, given, context = item["type"], item["input"], item.get("ctx", {})
     inside = f"{dotted(around)}: " if around else ""
-    if kind == "extra_forbidden":
-        return inside + unknown_name("key", str(item["loc"][-1]), _allowed_keys(schema, item["loc"][:-1]))
+    if kind == "unknown_key":
+        return inside + str(item["msg"])
     if kind == "missing":
         key = str(item["loc"][-1])
         return f"{inside}missing key {key!r}{_with_key(plugin, key, form) if plugin else ''}."
@@ -133,39 +130,3 @@ def _entry(node: Any, part: str | int) -> Any:
         return node[part]
     except (KeyError, IndexError, TypeError):
         return None
-
-
-def _allowed_keys(schema: dict[str, Any], loc: Sequence[str | int]) -> list[str]:
-    """Return the keys that the JSON schema allows at a location."""
-    nodes = [schema]
-    for part in loc:
-        nodes = [child for node in _alternatives(nodes, schema) for child in _children(node, part, schema)]
-    return sorted({key for node in _alternatives(nodes, schema) for key in node.get("properties", {})})
-
-
-def _alternatives(nodes: Sequence[dict[str, Any]], schema: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    for node in nodes:
-        if "$ref" in node:
-            yield from _alternatives([_resolve(node["$ref"], schema)], schema)
-            continue
-        yield node
-        # A union of plugins is entered by the plugin's name only.
-        if "discriminator" not in node:
-            yield from _alternatives([*node.get("anyOf", []), *node.get("allOf", [])], schema)
-
-
-def _children(node: dict[str, Any], part: str | int, schema: dict[str, Any]) -> list[dict[str, Any]]:
-    if isinstance(part, int):
-        return [node["items"]] if isinstance(node.get("items"), dict) else []
-    mapping = node.get("discriminator", {}).get("mapping", {})
-    if part in mapping:
-        return [_resolve(mapping[part], schema)]
-    properties, others = node.get("properties", {}), node.get("additionalProperties")
-    if part in properties:
-        return [properties[part]]
-    return [others] if isinstance(others, dict) else []
-
-
-def _resolve(reference: str, schema: dict[str, Any]) -> dict[str, Any]:
-    found: dict[str, Any] = schema["$defs"][reference.rpartition("/")[2]]
-    return found

@@ -75,7 +75,7 @@ def _config(kind: PluginKind, name: str, settings: Mapping[str, Any]) -> PluginC
         config: PluginConfig = getattr(model.model_validate(data), kind)
     except ValidationError as error:
         plugin = f"{KIND_LABELS[kind]} {name!r}"
-        messages = describe(error, model, data, lambda *_: plugin, written=lambda path: path[1:], form="options")
+        messages = describe(error, data, lambda *_: plugin, written=lambda path: path[1:], form="options")
         missing = _missing(error, default_registry().spec(kind, name).config, settings)
         raise ConfigError("\n".join([*messages, *_how_to_set(kind, name, missing)])) from error
     return config

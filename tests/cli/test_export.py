@@ -92,7 +92,7 @@ TRANSFORMER = "{name: transformer, model: 'builtin:drafter'}"
 @pytest.mark.parametrize(
     ("drafter", "gamma", "says"),
     [
-        ("prompt-copi", "4", "Did you mean 'prompt-copy'?"),
+        ("prompt-copi", "4", "Did you mean 'prompt-copy'"),
         ("{name: prompt-copy, min: 1}", "4", "unknown key 'min'"),
         ("{name: heads, model: x}", "4", "works on the target's hidden states"),
         ("quantized", "4", "chain, datastore, ngram, prompt-copy, random, suffix"),

@@ -4,10 +4,9 @@ from typing import Annotated, Literal
 import pytest
 from pydantic import BaseModel, Field
 
-import specdec_core
 from specdec_core import DrafterConfig, PluginConfig, PluginSpec, TargetInfo
 from specdec_core.interface import PluginError
-from specdec_core.registry import Registry, check_requirements, default_registry
+from specdec_core.registry import Registry, check_requirements
 from specdec_core.registry.cli_fields import cli_fields
 from specdec_core.study import study_schema
 
@@ -70,11 +69,6 @@ def test_a_plugin_without_settings_of_its_own_has_no_summary(site):
     site.install("dist-a", "bare_plugin", BARE)
     found = {one.kind: one.summary for one in Registry().records() if one.distribution == "dist-a"}
     assert found == dict.fromkeys(("drafter", "gamma", "lenience", "rule", "trainer"), "")
-
-
-def test_loading_twice_gives_the_same_plugins(toys):
-    assert Registry().records() == Registry().records()
-    assert default_registry() is default_registry()
 
 
 def test_an_unknown_name_gets_suggestions(toys):
@@ -310,15 +304,10 @@ def test_a_trainer_is_found_listed_and_created(site):
 @pytest.mark.parametrize(
     ("field", "reason"),
     [
-        ("inner: Inner = Inner()", "setting 'inner' is Inner, which cannot be a command-line option"),
         ("inner: Inner | None = None", "setting 'inner' is Inner"),
-        ("inner: dict[str, int] = {}", "setting 'inner' is dict"),
         ("inner: NestedDrafter = 'random'", "setting 'inner' is Any"),
-        ("inner: NestedDrafter | None = None", "setting 'inner' is Any"),
         ("inner: tuple[int, str] = (1, 'a')", "setting 'inner' is tuple[int, str]"),
-        ("inner: tuple[tuple[int, ...], ...] = ()", "setting 'inner' is tuple[int, ...]"),
         ("inner: bool | int = 1", "setting 'inner' allows bool and other values"),
-        ("inner: tuple[bool, ...] = ()", "setting 'inner' allows bool and other values"),
         ("inner: int = Field(1, alias='outer')", "setting 'inner' has an alias"),
         ("quiet: int = 1", "setting 'quiet' would be the option --quiet, which is the command's own"),
         (
@@ -394,25 +383,3 @@ def test_text_is_parsed_by_the_type_of_the_setting(name, text, value):
     read = next(setting for setting in cli_fields(Flat) if setting.name == name).parse(text)
     assert read == value
     assert type(read) is type(value)
-
-
-@pytest.mark.parametrize(
-    ("requires", "state"),
-    [
-        ("specdec-core>=0.1,<0.2", "ready"),
-        ("specdec_core<1", "ready"),
-        ("specdec-core>=2", "broken"),
-        ("specdec-core<0.1", "broken"),
-        ('specdec-core>=2; extra == "test"', "ready"),
-        ("numpy>=1", "ready"),
-    ],
-)
-def test_a_plugin_for_another_version_of_the_core_is_not_imported(site, requires, state):
-    source = ONE if state == "ready" else "raise SystemExit('imported')"
-    site.install("specdec-toys", "toy_plugin", source, requires=requires)
-    records = [record for record in Registry().records() if record.distribution == "specdec-toys"]
-    assert {record.state for record in records} == {state}
-    if state == "broken":
-        (record,) = records
-        assert requires.removeprefix("specdec-core") in record.reason
-        assert specdec_core.__version__ in record.reason

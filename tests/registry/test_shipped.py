@@ -14,7 +14,6 @@ from specdec_core.registry import (
     default_registry,
     drafter_settings,
     is_shipped,
-    misspelt_reference,
     shipped_file,
 )
 from specdec_core.study import load_study
@@ -114,10 +113,6 @@ def test_a_file_with_a_colon_in_its_name_is_a_file(files, tmp_path):
     ("key", "value"),
     [
         ("target", "bultin:target"),
-        ("runs.0.drafter", "{name: transformer, model: bultin:drafter}"),
-        ("runs.0.drafter", "{name: heads, model: bultin:heads}"),
-        ("runs.0.drafter", "{name: ngram, arpa: bultin:translation-bigram}"),
-        ("runs.0.drafter", "{name: chain, drafters: [prompt-copy, {name: heads, model: bultin:heads}]}"),
         ("prompts", "{file: bultin:heldout}"),
     ],
 )
@@ -126,30 +121,6 @@ def test_a_misspelt_reference_is_seen_before_anything_is_loaded(tmp_path, key, v
     study.write_text("target: builtin:target\nprompts: [a]\nruns: [{drafter: random, gamma: 2}]\n")
     with pytest.raises(ConfigError, match=r"unknown collection of models 'bultin'. Did you mean 'builtin'"):
         load_study(study, [f"{key}={value}"])
-
-
-@pytest.mark.parametrize(
-    "drafter",
-    [
-        "{name: transformer, model: builtin:drafer}",
-        "{name: heads, model: builtin:heds}",
-        "{name: chain, drafters: [prompt-copy, {name: transformer, model: builtin:drafer}]}",
-    ],
-)
-def test_a_misspelt_item_is_seen_before_anything_is_loaded(tmp_path, drafter):
-    study = tmp_path / "study.yaml"
-    study.write_text(f"target: builtin:target\nprompts: [a]\nruns: [{{drafter: {drafter}, gamma: 2}}]\n")
-    with pytest.raises(ConfigError, match=r"'builtin' has no such item. Did you mean '(drafter|heads)'"):
-        load_study(study)
-
-
-def test_a_setting_that_merely_looks_like_a_reference_is_no_error(site, files):
-    shutil.copytree(files, site.folder / "cuda_files")
-    specs = [TOYS, 'ModelsSpec("cudas", Path(__file__).parent / "cuda_files")']
-    offer(site, *specs, distribution="specdec-more", module="more_models")
-    assert misspelt_reference("cuda:tiny") is not None
-    assert misspelt_reference("cuda:1") is None
-    assert misspelt_reference("toys:1") is None
 
 
 def test_two_distributions_with_one_name_are_a_conflict(site, files):

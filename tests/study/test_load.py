@@ -344,7 +344,7 @@ _VALUES = st.recursive(
 _PATHS = [(key,) for key in StudyConfig.model_fields] + [("runs", 0, key) for key in RunConfig.model_fields]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(path=st.sampled_from(_PATHS), value=_VALUES)
 def test_any_value_is_taken_or_refused_with_its_key(path, value):
     study = {"target": "builtin:target", "prompts": ["x"], "runs": [{"drafter": "random", "gamma": 2}]}

@@ -65,7 +65,7 @@ def validated(model: type[_Model], options: Mapping[str, Any]) -> _Model:
     try:
         return model.model_validate(options)
     except ValidationError as error:
-        messages = describe(error, model, options, lambda path, _: option_of(path), written=lambda path: path[1:])
+        messages = describe(error, options, lambda path, _: option_of(path), written=lambda path: path[1:])
         raise ConfigError("\n".join(messages)) from error
 
 

@@ -65,7 +65,7 @@ def read_options(spec: PluginSpec, given: Mapping[str, Any]) -> PluginConfig:
     try:
         return spec.config.model_validate(data)
     except ValidationError as error:
-        messages = describe(error, spec.config, data, location, written=lambda _: ())
+        messages = describe(error, data, location, written=lambda _: ())
         options = {f"'{name}'": setting.option for name, setting in settings.items()}
         # Only messages about the settings as a whole name fields; in others, quotes hold the given value.
         lines = [_replaced(line, options) if line.startswith(command) else line for line in messages]

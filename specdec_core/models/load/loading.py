@@ -69,7 +69,7 @@ def load_model(
     try:
         settings = TargetConfig.model_validate(given)
     except ValidationError as error:
-        lines = describe(error, TargetConfig, given, lambda *_: str(model), form="python")
+        lines = describe(error, given, lambda *_: str(model), form="python")
         raise ModelError("\n".join(lines)) from error
     return load_as_set(settings, folder, trust_remote_code=trust_remote_code)
 

@@ -14,8 +14,6 @@ from specdec_core.registry import (
     Registry,
     check_requirements,
     encoder_mismatch,
-    entries,
-    misspelt_reference,
     nested_settings,
 )
 
@@ -70,7 +68,6 @@ def unmet_requirements(
         check_requirements(registry.spec(kind, name), **target)
     except PluginError as error:
         yield (), error
-    yield from _misspelt(config, folder)
     draft_model: dict[str, bool | None] = {}
     if isinstance(config, ModelSettings):
         # A folder that is not there may be written before the run; one that resembles another is misspelt.
@@ -99,11 +96,3 @@ def unmet_requirements(
             **known,
         )
         yield from (((*nested.keys, *keys), error) for keys, error in unmet)
-
-
-def _misspelt(config: PluginConfig, folder: Path) -> Iterator[tuple[Keys, PluginError]]:
-    """Yield the settings that refer to a file of a collection, and misspell one of both."""
-    for name in type(config).model_fields:
-        for keys, value in entries(getattr(config, name)):
-            if isinstance(value, (str, Path)) and (message := misspelt_reference(value, folder)) is not None:
-                yield (name, *keys), PluginError(message)

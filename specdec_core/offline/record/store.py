@@ -65,7 +65,7 @@ def read_record(path: Path | str) -> Record:
 
 
 def validated(model: type[_Model], data: str | bytes, path: Path, within: str = "") -> _Model:
-    """Return the content of a record's JSON. Values must have their types: nothing is converted.
+    """Return the content of a record's JSON.
 
     Args:
         model: What it must hold.
@@ -77,7 +77,7 @@ def validated(model: type[_Model], data: str | bytes, path: Path, within: str = 
         ConfigError: It does not hold that; the message names the file and the key.
     """
     try:
-        return model.model_validate_json(data, strict=True)
+        return model.model_validate_json(data)
     except ValidationError as error:
         problem = error.errors(include_url=False)[0]
         where = ": ".join(filter(None, [str(path), within, ".".join(map(str, problem["loc"]))]))

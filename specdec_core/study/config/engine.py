@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Annotated, Any
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, Field
+
+from specdec_core.interface.validated import Validated
 
 
 def _check_url(url: str) -> str:
@@ -15,10 +17,8 @@ def _check_url(url: str) -> str:
     return url
 
 
-class EngineConfig(BaseModel):
+class EngineConfig(Validated):
     """A running server with OpenAI's API: vLLM, SGLang, llama.cpp, `transformers serve`."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
     url: Annotated[str, AfterValidator(_check_url)]
     """Address of its API, such as `http://127.0.0.1:8000/v1`. The variable OPENAI_API_KEY holds its key, if

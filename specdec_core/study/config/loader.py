@@ -155,7 +155,7 @@ class _Loader:
             config = model.model_validate(data, context={"folder": self._folder})
         except ValidationError as error:
             form: Form = "yaml" if self._document.located else "python"
-            messages = describe(error, model, data, self._where, self._written, form=form)
+            messages = describe(error, data, self._where, self._written, form=form)
             raise ConfigError("\n".join([*missing, *messages])) from error
         if missing:
             raise ConfigError("\n".join(missing))

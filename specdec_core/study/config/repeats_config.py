@@ -6,20 +6,18 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import (
-    BaseModel,
     BeforeValidator,
-    ConfigDict,
     Field,
     SerializerFunctionWrapHandler,
     model_serializer,
     model_validator,
 )
 
+from specdec_core.interface.validated import Validated
 
-class RepeatsConfig(BaseModel):
+
+class RepeatsConfig(Validated):
     """How often each run is timed: until every speed-up is known well enough."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
     min: Annotated[int, Field(ge=1)] = 3
     """Time each run at least this often."""

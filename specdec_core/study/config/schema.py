@@ -8,9 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import (
     AfterValidator,
-    BaseModel,
     BeforeValidator,
-    ConfigDict,
     Field,
     create_model,
     model_validator,
@@ -19,6 +17,7 @@ from pydantic import (
 from specdec_core.interface.constraint import Constraint
 from specdec_core.interface.errors import shortened
 from specdec_core.interface.settings import GenerationSettings, SamplingSettings, TargetConfig
+from specdec_core.interface.validated import Validated
 from specdec_core.registry import plugin_types
 from specdec_core.registry.settings_models import NO_SOURCE
 from specdec_core.study.config.benchmarks import BENCHMARKS, check_benchmark, names_prompt, spelled_out
@@ -30,11 +29,7 @@ if TYPE_CHECKING:
     from specdec_core.registry import Registry
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
-
-
-class ColumnsConfig(_Part):
+class ColumnsConfig(Validated):
     """Columns of a file or dataset, or keys of its JSON objects. Only those that are named are read."""
 
     prompt: str | None = None
@@ -67,7 +62,7 @@ _Groups = Annotated[
 """A column, or two."""
 
 
-class PromptsConfig(_Part):
+class PromptsConfig(Validated):
     """Source of the prompts: exactly one of `builtin`, `file`, `dataset`, `benchmark`, `texts` and `tokens`."""
 
     builtin: Annotated[str, Field(min_length=1)] | None = None
@@ -212,7 +207,7 @@ _Generation = Annotated[GenerationSettings, AfterValidator(_without_constraint)]
 _Grid = dict[str, Annotated[list[Any], Field(min_length=1)]]
 
 
-class TaskConfig(_Part):
+class TaskConfig(Validated):
     """Prompts to decode, with their own baseline; settings here override those of the study."""
 
     name: Annotated[str, Field(min_length=1, max_length=100)]
@@ -233,7 +228,7 @@ class TaskConfig(_Part):
     """Dotted keys of this task with lists of values. Every combination becomes a task."""
 
 
-class RunConfig(_Part):
+class RunConfig(Validated):
     """One way to decode the prompts: a drafter with its gamma and lenience. The baseline is always added."""
 
     name: Annotated[str, Field(min_length=1, max_length=100)] | None = None
@@ -258,14 +253,14 @@ class RunConfig(_Part):
     """Dotted keys of this run with lists of values. Every combination becomes a run."""
 
 
-class BaselineConfig(_Part):
+class BaselineConfig(Validated):
     """How the baseline decodes."""
 
     engine: EngineConfig
     """A server that decodes the prompts without drafts."""
 
 
-class StudyConfig(_Part):
+class StudyConfig(Validated):
     """A study: a benchmark of drafters that `specdec compare` runs."""
 
     target: AnyTarget | None = None

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
+_MAX_LEVELS = 100
+
+
 @dataclass
 class Document:
     """Data read from YAML, with the location of each part.
@@ -143,6 +146,8 @@ class _Reader:
     def plain(self, node: Any, path: Keys) -> Any:
         if tag := getattr(getattr(node, "tag", None), "value", None):  # nothing is made of what a file names
             raise ConfigError(f"{self._document.where(path)}: tags such as {tag} are not supported; remove it.")
+        if len(path) > _MAX_LEVELS:
+            raise ConfigError(f"{self._document.where(path)}: nested too deeply, or inside itself.")
         if isinstance(node, Mapping):
             return self._mapping(node, path)
         return self._sequence(node, path) if isinstance(node, (list, tuple)) else _scalar(node)
