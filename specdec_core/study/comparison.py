@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import io
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -122,9 +123,11 @@ class Comparison:
             yield from map(for_terminal, filter(None, [diagnosis_table(task), *group_tables(task)]))
 
     def _repr_html_(self) -> str:
-        from specdec_core.study.report.html_report import report_fragment
+        from specdec_core.study.report.html_report import report_page
 
-        return report_fragment(self.study.path.name, self.rows)
+        # A frame of its own, so that styles of the notebook and of the report do not meet.
+        page = html.escape(report_page(self.study.path.name, self.rows, {}, {}))
+        return f'<iframe srcdoc="{page}" style="width: 100%; height: 48rem; border: 0"></iframe>'
 
     def _verdicts(self) -> list[tuple[list[RunSummary], Verdict]]:
         """Return the summaries and the verdict of each task."""

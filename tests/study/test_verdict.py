@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from specdec_core.study.report.run_fields import ReplayedOn
 from specdec_core.study.report.tables import results_table
 from specdec_core.study.report.verdict import exit_code, fastest, verdict
+from specdec_core.study.run.repeats import ReplayedOn
 from specdec_core.theory.intervals import median_interval
 from tests.study.summaries import QUALITY, UNMEASURED, baseline, run, timed
 

@@ -9,8 +9,8 @@ from specdec_core.study.report.expectation import MIN_COUNT
 from specdec_core.theory.intervals import MAX_RANGE
 
 if TYPE_CHECKING:
-    from specdec_core.study.report.run_fields import ReplayedOn
     from specdec_core.study.report.summary import RunSummary
+    from specdec_core.study.run.repeats import ReplayedOn
 
 
 def untimed(summaries: Sequence[RunSummary]) -> bool:

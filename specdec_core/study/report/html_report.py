@@ -6,7 +6,6 @@ Its only script is that of traces; without them it has none.
 from __future__ import annotations
 
 import json
-import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -35,8 +34,6 @@ if TYPE_CHECKING:
     from specdec_core.study.report.result_files import Outputs, Traces
     from specdec_core.study.report.summary import RunSummary
 
-SCOPE = "specdec-report"
-"""Class of the element that holds a report in a notebook."""
 MAX_PROMPTS = 5
 """Prompts of a task, or of each group, whose outputs are shown."""
 _MAX_PROMPT, _MAX_OUTPUT = 600, 3000
@@ -74,45 +71,6 @@ def report_page(
         banner=_banner(tasks),
         trace_figures=trace_figures if traces else None,
     )
-
-
-def report_fragment(study_name: str, summaries: Sequence[RunSummary]) -> str:
-    """Return the charts and tables of a study for a notebook, with a style that touches nothing around them.
-
-    Args:
-        study_name: File name of the study.
-        summaries: As for `report_page`.
-    """
-    tasks = [_Section(number, runs, (), {}) for number, runs in enumerate(by_task(summaries), start=1)]
-    environment = _environment()
-    css = environment.get_template("report.css").render()
-    light, dark = re.findall(r":root \{(.*?)\}", css, re.DOTALL)[:2]
-    part = environment.get_template("notebook.html.jinja")
-    return part.render(
-        title=study_name,
-        tasks=tasks,
-        scope=SCOPE,
-        style=scoped(css, SCOPE),
-        light=light,
-        dark=dark,
-    )
-
-
-def scoped(css: str, scope: str) -> str:
-    """Return a style sheet that applies within elements of a class only; to them goes what was for the page.
-
-    Args:
-        css: The style sheet.
-        scope: The class.
-    """
-
-    def selectors(found: re.Match[str]) -> str:
-        each = [one.strip() for one in found[1].split(",")]
-        inside = [f".{scope}" if one in (":root", "body") else f".{scope} {one}" for one in each]
-        return f"{', '.join(inside)} {{"
-
-    # Conditions such as @media are not selectors.
-    return re.sub(r"(?<=[{}\n])\s*([^{}@;/]+?)\s*\{", selectors, f"\n{css}")
 
 
 def _environment() -> Environment:
