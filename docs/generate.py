@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import inspect
 import os
 import re
 import subprocess
@@ -41,8 +42,7 @@ from specdec_core.interface import DrafterConfig, ModelSettings, TrainerConfig
 from specdec_core.registry import default_registry
 from specdec_core.registry.cli_fields import cli_fields
 from specdec_core.study.config.schema import run_model, study_model
-from specdec_core.testing import checks_for
-from specdec_core.testing.registration import KINDS, Check
+from specdec_core.testing.suite import KITS
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -132,24 +132,20 @@ def checks(what: str) -> str:
         what: A kind of plugin, for the checks that it alone has; or `shared`, for those with one name and one
             summary for several kinds.
     """
-    same: dict[tuple[str, str], list[Check]] = {}
-    for kind in KINDS:
-        for one in checks_for(kind):
-            same.setdefault((one.name, one.summary), []).append(one)
+    same: dict[tuple[str, str], list[tuple[str, str]]] = {}
+    for kind, kit in KITS.items():
+        for name, check in inspect.getmembers(kit, inspect.isfunction):
+            if name.startswith("test_"):
+                summary = (inspect.getdoc(check) or "").partition("\n")[0]
+                optional = " (optional)" if hasattr(check, "pytestmark") else ""
+                same.setdefault((name.removeprefix("test_"), summary), []).append((kind, optional))
     lines = []
-    for (name, summary), those in same.items():
-        kinds = [one.kind for one in those]
-        if kinds == [what] or (what == "shared" and len(those) > 1):
-            few = f" for {', '.join(kinds)}" if 1 < len(kinds) < len(KINDS) else ""
-            lines.append(f"- `{name}`{few}{_optional(those)}: {summary}\n")
+    for (name, summary), kinds in same.items():
+        if [kind for kind, _ in kinds] == [what] or (what == "shared" and len(kinds) > 1):
+            of = ", ".join(f"{kind}{optional}" for kind, optional in kinds)
+            few = kinds[0][1] if len(kinds) == 1 else f" for {of}" if len(kinds) < len(KITS) else ""
+            lines.append(f"- `{name}`{few}: {summary}\n")
     return "\n" + "".join(lines) + "\n"
-
-
-def _optional(those: Sequence[Check]) -> str:
-    """Return for which of these kinds a check is optional, and its purpose."""
-    optional = [one for one in those if not one.required]
-    which = "" if len(optional) == len(those) else f" for {', '.join(one.kind for one in optional)}"
-    return f" (optional{which}, {optional[0].purpose})" if optional else ""
 
 
 def arguments(_: str) -> str:

@@ -1,52 +1,43 @@
-"""Checks of the kit, run without a session of pytest for each: what they are reported as."""
+"""Checks of the kit, run one by one without a session of pytest for each."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import pytest
+import torch
 
-from specdec_core.testing import Check, checks_for
-from specdec_core.testing.check_runner import run_check
-
-
-class Result(NamedTuple):
-    """The report of pytest for a check."""
-
-    check: Check
-    outcome: str
-    message: str = ""
-
-    @property
-    def name(self):
-        return self.check.name
+from specdec_core.testing import CheckFailure
+from specdec_core.testing.harness.state import restored_globals
+from specdec_core.testing.harness.tiny_target import discard_modified
 
 
-def outcome_of(check, subject, **terms):
-    """Run a check as the body of a test."""
-    try:
-        run_check(check, subject, **terms)
-    except pytest.xfail.Exception as expected:
-        return Result(check, "xfailed", str(expected))
-    except pytest.fail.Exception as failure:
-        return Result(check, "failed", str(failure))
-    except pytest.skip.Exception as skipped:
-        return Result(check, "skipped", str(skipped))
-    return Result(check, "passed")
+def kit_of(base, make=None, **attributes):
+    """Return a kit's class for a plugin that a function makes, or for an installed one."""
+    if make is not None:
+        attributes["make"] = lambda self, *target: make(*target)
+    return type("Kit", (base,), attributes)
 
 
-def outcomes(subject, *names, **terms):
-    """Run the named checks of a subject, or all, in order."""
-    chosen = [check for check in checks_for(subject.kind) if not names or check.name in names]
-    assert set(names) <= {check.name for check in chosen}
-    return [outcome_of(check, subject, **terms) for check in chosen]
+def names_of(kit):
+    """Return the names of a kit's checks, without `test_`."""
+    return [name.removeprefix("test_") for name in dir(kit) if name.startswith("test_")]
 
 
-def failures(subject, *names, **terms):
-    """Return the results of the checks that failed."""
-    return [one for one in outcomes(subject, *names, **terms) if one.outcome == "failed"]
+def failure_of(kit, name):
+    """Run a check as pytest does; return its failure, None if it passes, or a skip's reason after `skipped: `."""
+    with restored_globals():
+        torch.set_num_threads(1)
+        try:
+            getattr(kit(), f"test_{name}")()
+        except CheckFailure as failure:
+            return str(failure)
+        except pytest.skip.Exception as skipped:
+            return f"skipped: {skipped}"
+        finally:
+            discard_modified()
+    return None
 
 
-def quick_names(kind):
-    """Return the checks of `specdec check --quick`."""
-    return [check.name for check in checks_for(kind) if not check.slow]
+def failures(kit, *names):
+    """Return the failures of some checks, or of all, by name."""
+    found = {name: failure_of(kit, name) for name in names or names_of(kit)}
+    return {name: text for name, text in found.items() if text is not None and not text.startswith("skipped: ")}

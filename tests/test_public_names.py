@@ -31,7 +31,6 @@ LIGHT = (
     "specdec_core.theory",
     "specdec_core.costs",
     "specdec_core.study",
-    "specdec_core.testing",
     "specdec_core.cli.main",
     "specdec_drafters.plugin",
     "specdec_plugins.plugin",

@@ -1,12 +1,13 @@
 """Ways to hand a plugin to the conformance kit: quoted by the page of the kit, and run by the tests."""
 
-from collections.abc import Callable, Sequence
+import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-from specdec_core import DeterministicDrafter, Drafter, DrafterConfig, TargetInfo
-from specdec_core.testing import DrafterKit, parametrize_with_checks
+from specdec_core import DeterministicDrafter, DrafterConfig, TargetInfo
+from specdec_core.testing import DrafterKit
 
 
 class TableConfig(DrafterConfig):
@@ -32,42 +33,32 @@ class Table(DeterministicDrafter):
 
 # --8<-- [start:make]
 class TestTable(DrafterKit):
-    @pytest.fixture
-    def make(self, tmp_path_factory: pytest.TempPathFactory) -> Callable[[TargetInfo], Drafter]:
-        folder = tmp_path_factory.mktemp("table")
-
-        def drafter(target: TargetInfo) -> Drafter:
-            file = folder / "next.txt"
+    def make(self, target: TargetInfo) -> Table:
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder, "next.txt")
             file.write_text("\n".join(str((token + 1) % target.vocab_size) for token in range(target.vocab_size)))
             return Table(TableConfig(table=file), target)
 
-        return drafter
-
 
 # --8<-- [end:make]
-class EchoConfig(DrafterConfig):
-    """Repeats the last token."""
-
-    targets = "decoder-only"
-
-
-class Echo(DeterministicDrafter):
-    """Repeats the last token."""
+class Budgeted(DeterministicDrafter):
+    """Drafts other tokens where more are asked for."""
 
     def draft(self, tokens: Sequence[int], budget: int) -> Sequence[int]:
-        return [tokens[-1]] * budget
+        return [(tokens[-1] + budget) % self.target.vocab_size] * budget
 
 
-# --8<-- [start:function]
-@parametrize_with_checks(
-    "drafter",
-    lambda target: Echo(EchoConfig(), target),
-    config=EchoConfig,
-    expected_failures={"empty-context": "it looks at the last token; the core always hands one over"},
-    require=["empty-context", "drafts-tokens"],
-)
-def test_echo(check: Callable[[], None]) -> None:
-    check()
+# --8<-- [start:override]
+class TestBudgeted(DrafterKit):
+    def make(self, target: TargetInfo) -> Budgeted:
+        return Budgeted(DrafterConfig(), target)
+
+    @pytest.mark.xfail(reason="it drafts other tokens where more are asked for", strict=True)
+    def test_replay_equals_live(self) -> None:
+        super().test_replay_equals_live()
+
+    def test_drafts_tokens(self) -> None:
+        super().test_drafts_tokens()
 
 
-# --8<-- [end:function]
+# --8<-- [end:override]

@@ -5,15 +5,12 @@ from __future__ import annotations
 import json
 import os
 import re
-import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
-
-from specdec_core._time_limit import TimeLimitExceeded
 
 _MAX_NAMES = 100
 """Maximum number of available names that a message lists."""
@@ -68,15 +65,6 @@ class NumericsError(SpecdecError):
 
 class PluginWarning(RuntimeWarning):
     """A plugin failed while text was generated, or was overruled. No token was lost."""
-
-
-def is_failure(error: BaseException) -> bool:
-    """Whether an exception that a plugin raised is its failure: all are, except what stops it from outside.
-
-    That is Ctrl-C, a time limit, and what ends a test of pytest. `sys.exit` is a failure.
-    """
-    outcome = getattr(sys.modules.get("_pytest.outcomes"), "OutcomeException", KeyboardInterrupt)
-    return not isinstance(error, (KeyboardInterrupt, TimeLimitExceeded, outcome))
 
 
 def exception_text(error: BaseException) -> str:

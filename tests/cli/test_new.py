@@ -17,8 +17,8 @@ import specdec_core
 from specdec_core.cli.main import app
 from specdec_core.registry import HOOKS_BY_KIND, Registry
 from specdec_core.study import load_study
-from specdec_core.testing import DrafterSubject
-from tests.conformance import outcomes
+from specdec_core.testing import DrafterKit
+from tests.conformance import failures, kit_of
 from tests.docs.pages import ROOT, load
 
 SHAPES = {
@@ -133,8 +133,7 @@ def test_it_passes_the_kit(new, tmp_path, shape):
     _, _, made, (spec,) = announced(tmp_path / "made")
     drafter = getattr(made, spec.factory.partition(":")[2])
     config = type("DecoderOnly", (spec.config,), {"targets": "decoder-only", "__module__": __name__})
-    results = outcomes(DrafterSubject(lambda target: drafter(spec.config(), target), config))
-    assert not [one for one in results if one.outcome not in ("passed", "skipped")]
+    assert not failures(kit_of(DrafterKit, lambda target: drafter(spec.config(), target), config=config))
 
 
 @pytest.mark.parametrize("shape", SHAPES)

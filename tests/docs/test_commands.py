@@ -70,12 +70,12 @@ SMALLER = {
     r"^benchmarks/vs_llama_cpp": "--layers 1 --width 128 --repeats 1 --formats q8_0",
     r"^tune examples/": "--set prompts.limit=2 --set generation.max_new_tokens=4 --set repeats=1 --best 1"
     " --set 'runs=[{drafter: prompt-copy, grid: {gamma: [1, 2]}}]'",
-    r"^check .* -- ": "-k budget-respected",  # an option of pytest
-    r"^check drafter": "--only budget-respected",
-    r"^check gamma": "--only gamma-per-row",
+    r"^check .* -- ": "-k full_capacity",  # an option of pytest
+    r"^check drafter": "-k full_capacity",
+    r"^check gamma": "-k deterministic",
     r"^train ngram .*--ids": "",
     r"^train transformer .*--ids": "--samples 64 --held-out 32 --length 16 --batch-tokens 64 --minutes 0.001",
-    r"^check rule": "--only answer-form",
+    r"^check rule": "-k test_answers",
     r"^train ngram ": "--text text.py",
     r"^train (transformer|parallel|heads|eagle3|early-exit)": "--text text.py --samples 128"
     " --held-out 32 --length 32 --batch-tokens 64 --minutes 0.001",
@@ -96,7 +96,7 @@ SMALLER = {
 }
 SLOW = re.compile(
     r"^compare (examples/(paper|code|chat|drafters|beams|json|self|suffix|trees|verification)|docs|study)"
-    r"|^measure|^tune|^train (tr|par|h|early|eagle)|^benchmarks|--only lossless"
+    r"|^measure|^tune|^train (tr|par|h|early|eagle)|^benchmarks|-k lossless"
     r"|^generate .*(builtin:stdlib|transformer|chain|arpa|code-editing)"
     r"|^replay .*(transformer|examples|prompt-copy|recent|--machine)|--record"
 )
@@ -135,8 +135,8 @@ def marked(commands: list[list[str]]) -> list[Any]:
 
 def smaller(words: list[str]) -> list[str]:
     line = " ".join(words)
-    if words[0] == "check" and "--only" in words and "lossless" not in words:
-        words = words[: words.index("--only")]
+    if words[0] == "check" and "-k" in words and "lossless" not in words:
+        words = words[: words.index("-k")]
     return words + next((shlex.split(more) for pattern, more in SMALLER.items() if re.search(pattern, line)), [])
 
 

@@ -24,9 +24,9 @@ from specdec_core.decoding import TraceObserver
 from specdec_core.interface import TokenTree
 from specdec_core.registry import Registry
 from specdec_core.study import load_study, run_model
-from specdec_core.testing import DrafterSubject, subject_of
+from specdec_core.testing import DrafterKit, RuleKit
 from specdec_core.verification import dense
-from tests.conformance import failures
+from tests.conformance import failures, kit_of
 from tests.docs.pages import ROOT
 from tests.drafters.support import info_for, request_for
 from tests.lossless import PROMPT, VOCAB, small_target
@@ -116,8 +116,8 @@ def test_drafters_of_the_tutorial_draft_trees(make, name):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", OF_THE_TUTORIAL)
 def test_a_drafter_of_the_tutorial_conforms(registry, make, name):
-    subject = DrafterSubject(lambda target: make("drafter", name, target), registry.drafter_config(name))
-    assert not failures(subject)
+    config = registry.drafter_config(name)
+    assert not failures(kit_of(DrafterKit, lambda target: make("drafter", name, target), config=config))
 
 
 @pytest.mark.slow
@@ -130,8 +130,8 @@ def test_the_packages_pass_their_own_tests(tmp_path):
     )
     assert done.returncode == 0, done.stdout + done.stderr
     for folder in folders:
-        name = "deviation-declared" if folder.name == "specdec-floor" else "lossless"
-        assert re.search(rf"PASSED .*{folder.name}.*::test_conforms\[{name}\]", done.stdout)
+        name = "deviation_declared" if folder.name == "specdec-floor" else "lossless"
+        assert re.search(rf"PASSED .*{folder.name}.*::test_{name}$", done.stdout, re.MULTILINE)
 
 
 def test_q_of_the_table_is_its_counts(make):
@@ -184,7 +184,7 @@ def test_the_lenience_controller_is_strict_at_first(make):
 
 def test_the_rule_deviates_as_it_reports(make):
     floor = make("rule", {"name": "floor", "share": 0.5})
-    assert not failures(subject_of("rule", lambda: floor), "deviation-declared", "lossless-greedy", "decodes")
+    assert not failures(kit_of(RuleKit, lambda: floor), "deviation_declared", "lossless_greedy", "decodes")
     decoder = Decoder(small_target("cpu"), TableDrafter(VOCAB), gamma=make("gamma", 3), rule=floor, strict=True)
     assert decoder.generate([PROMPT], LENGTH).metrics.deviation > 0
 

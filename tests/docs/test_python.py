@@ -19,9 +19,9 @@ from specdec_core.offline.record.decode import forced_pass
 from specdec_core.offline.record.store import read_record
 from specdec_core.offline.replay.comparison import replay
 from specdec_core.sampling.logits import LogitsToProbs
-from specdec_core.testing import DrafterSubject
+from specdec_core.testing import DrafterKit
 from specdec_core.theory.intervals import ratio_interval
-from tests.conformance import failures, quick_names
+from tests.conformance import failures, kit_of
 from tests.docs.pages import PAGES, ROOT, blocks, name, outputs
 from tests.serving.vllm_runner import Runner, vllm_config
 
@@ -115,8 +115,7 @@ def test_the_example_of_the_page_on_state_prints_what_is_shown(capsys):
 @pytest.mark.slow
 def test_the_example_of_the_page_on_state_passes_the_kit():
     drafter = runpy.run_path(str(EXAMPLES / "shared_ngrams.py"))["SharedNgrams"]
-    subject = DrafterSubject(lambda target: drafter(PluginConfig(), target)).in_short()
-    assert not failures(subject, *quick_names("drafter"))
+    assert not failures(kit_of(DrafterKit, lambda target: drafter(PluginConfig(), target)))
 
 
 def test_the_example_of_the_page_on_trees_drafts_trees(capsys):

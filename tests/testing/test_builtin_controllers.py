@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 
 from specdec_core import default_registry
-from specdec_core.testing import checks_for, named
+from specdec_core.testing import DrafterKit, GammaKit, LenienceKit
 from tests.catalogue import GAMMAS
-from tests.conformance import failures, outcomes
+from tests.conformance import failure_of, failures, kit_of, names_of
 
 NOT_INDEPENDENT = {
-    "running-average-timed": {"rows-independent"},
-    "cost-aware": {"rows-independent", "batches-independent"},
-    "cost-aware-given": {"rows-independent", "batches-independent"},
+    "running-average-timed": {"rows_independent"},
+    "cost-aware": {"rows_independent", "batches_independent"},
+    "cost-aware-given": {"rows_independent", "batches_independent"},
 }
 """Optional checks that fail for controllers with one gamma for all rows, or that learn across batches."""
 LENIENCES = {
@@ -27,13 +27,13 @@ LENIENCES = {
     "budgeted-lossless": ("budgeted", {"max_deviation": 0.0}),
 }
 
-
-BOUND = "probability-bound"
+BOUND = "probability_bound"
 """By default, tests/plugins/test_lenience_exactly.py compares samples with the bound and the distribution."""
+LISTING = "spec_imports_no_torch"
+"""One process can tell for all plugins of a distribution whether listing them imports torch."""
 
 BLIND = {"fixed", "optimal", "tree-best-first"}
 """Controllers that look at neither drafts nor outcomes: `tests/decoding` samples with such gammas and trees."""
-
 ALIKE = {
     "fixed-none",
     "running-average-timed",
@@ -51,39 +51,35 @@ def each(table):
     return [pytest.param(who, marks=[pytest.mark.slow] if who in ALIKE else []) for who in table]
 
 
-def run_kit(kind, name, settings, device, require=(), without=()):
-    # One process can tell for all plugins of a distribution whether listing them imports torch.
-    without = {"spec-imports-no-torch", BOUND, *without}
-    names = [check.name for check in checks_for(kind) if check.name not in without]
-    results = outcomes(named(kind, name, settings, device=device), *names, require=require)
-    assert not [one for one in results if one.outcome == "failed"]
-    return {one.name: one.outcome for one in results}
+def kit(base, name, settings, device):
+    return kit_of(base, plugin=name, settings=settings, device=device)
 
 
 @pytest.mark.parametrize("who", each(GAMMAS))
 def test_a_gamma_controller_conforms(who, device):
-    results = run_kit("gamma", *GAMMAS[who], device, without={"lossless"} if who in BLIND else ())
-    failed = {name for name, outcome in results.items() if outcome == "xfailed"}
-    assert failed <= NOT_INDEPENDENT.get(who, set())
+    names = set(names_of(GammaKit)) - {LISTING} - ({"lossless"} if who in BLIND else set())
+    failed = failures(kit(GammaKit, *GAMMAS[who], device), *names)
+    assert set(failed) <= NOT_INDEPENDENT.get(who, set()), failed
 
 
 @pytest.mark.parametrize("who", each(LENIENCES))
 def test_a_lenience_controller_conforms(who, device):
-    results = run_kit("lenience", *LENIENCES[who], device, require=("batches-independent",))
-    declared = results["lossless-as-declared"]
+    made = kit(LenienceKit, *LENIENCES[who], device)
+    assert not failures(made, *set(names_of(LenienceKit)) - {LISTING, BOUND})
     # `greedy` is lossless where the target samples, whatever its l.
-    assert declared == ("passed" if who.endswith("lossless") or who == "greedy" else "skipped")
+    lossless = who.endswith("lossless") or who == "greedy"
+    assert (failure_of(made, "lossless_as_declared") is None) is lossless
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("who", LENIENCES)
 def test_no_token_is_likelier_than_a_lenience_controller_allows(who, device):
-    assert not failures(named("lenience", *LENIENCES[who], device=device), BOUND)
+    assert failure_of(kit(LenienceKit, *LENIENCES[who], device), BOUND) is None
 
 
-@pytest.mark.parametrize(("kind", "name"), [("drafter", "random"), ("gamma", "fixed")])
-def test_listing_imports_no_torch(kind, name):
-    assert not failures(named(kind, name), "spec-imports-no-torch")
+@pytest.mark.parametrize(("base", "name"), [(DrafterKit, "random"), (GammaKit, "fixed")])
+def test_listing_imports_no_torch(base, name):
+    assert failure_of(kit_of(base, plugin=name), LISTING) is None
 
 
 @pytest.mark.parametrize(("kind", "table"), [("gamma", GAMMAS), ("lenience", LENIENCES)])

@@ -10,10 +10,10 @@ from __future__ import annotations
 import pytest
 
 from specdec_core import default_registry
-from specdec_core.testing import DrafterSubject, checks_for
-from specdec_core.testing.check_runner import run_check
+from specdec_core.testing import DrafterKit
 from specdec_core.testing.harness.tiny_target import tiny_target
 from tests.catalogue import DRAFTERS, Catalogue, plugin_of
+from tests.conformance import failure_of, kit_of, names_of
 
 ALL = [(name, encoder) for name in DRAFTERS for encoder in (False, True)]
 ONE_OF_EACH = [
@@ -53,74 +53,69 @@ OTHER_TARGET = [(name, not encoder) for name, encoder in ONE_OF_EACH]
 DIFFERENT = [("suffix", True), ("transformer", True), ("hierarchy-bigram", False)]
 """One that remembers, one with a cache of its own, and one that drafts with another drafter."""
 
-OF_THE_INTERFACE = {
-    # Whatever breaks these also breaks `many-steps`, which mixes such steps at random.
-    *("all-accepted", "none-accepted", "prefix-accepted", "step-without-draft", "first-step-without-draft"),
-    *("other-drafter-used", "zero-budget-rows", "rows-finished"),
-    # The core validates every proposal: `tests/test_lossless_drafters.py` would raise, with budgets of 0, 2, 3.
-    *("zero-budget", "budget-respected", "ragged-rows", "ids-in-range", "q-sums-to-one", "q-covers-draft"),
-    "proposal-valid",
-}
-"""Checks that say more exactly what is wrong where others fail, too: three drafters are enough."""
 OF_EVERY_DRAFTER = {
-    *("settings-described", "hidden-states-declared", "autoregressive-as-declared", "remembers-declared"),
-    *("many-steps", "rollback", "eos-inside-draft", "other-drafter-in-some-rows", "long-drafts"),
-    *("trees-respected", "many-rows", "full-capacity", "draft-sampled-from-q", "early-stop"),
-    *("rows-independent", "drafter-unchanged", "target-unchanged"),
+    *("hidden_states_declared", "autoregressive_as_declared", "earlier_sessions_forgotten"),
+    *("many_steps", "rollback", "eos_inside_draft", "others_drafts", "long_drafts", "rows_independent"),
+    *("budgets_respected", "trees_respected", "full_capacity", "draft_sampled_from_q", "early_stop"),
+    "target_unchanged",
 }
 """The checks that depend most on a drafter's own code: by default, for one drafter of each plugin.
 
 `tests/offline/replay/test_builtin.py` compares a replay with live decoding for every drafter.
 """
-GREEDY = "greedy-equals-baseline"
+GREEDY = "greedy_equals_baseline"
 """By default for decoder-only targets: `tests/decoding/test_encoder_decoder.py` runs every drafter on T5."""
 OF_EXACTNESS = {
-    *("many-steps", "rollback", "draft-sampled-from-q", "greedy-equals-baseline", "lossless", "lossless-trees"),
-    *("inside-hierarchy", "replay-equals-live"),
+    *("many_steps", "rollback", "draft_sampled_from_q", "greedy_equals_baseline", "lossless_trees"),
+    *("inside_hierarchy", "replay_equals_live"),
 }
-"""The checks that prove that the text is the target's: with every variant and on either target."""
-CHECKS = {check.name: check for check in checks_for("drafter")}
-SLOW = {name for name, check in CHECKS.items() if check.slow}
+"""The checks that prove that the text is the target's: with every variant and on either target.
+
+Large samples of every drafter are drawn in tests/test_lossless_drafters.py.
+"""
+CHECKS = set(names_of(DrafterKit)) - {"spec_imports_no_torch", "settings_described"}
+SLOW = {"lossless_top_k", "lossless_early_stop", "lossless_trees", "sessions_freed", "inside_hierarchy"}
 
 
 def cases(drafters, names):
     """Return parameters for every pair of a drafter and a check."""
+    kinds = {True: "encoder-decoder", False: "decoder-only"}
     return [
-        pytest.param(drafter, CHECKS[name], id=f"{_id(drafter)}-{name}")
-        for drafter in drafters
-        for name in CHECKS
-        if name in names
+        pytest.param((name, encoder), check, id=f"{name}-{kinds[encoder]}-{check}")
+        for name, encoder in drafters
+        for check in sorted(names)
     ]
-
-
-def _id(drafter):
-    name, encoder = drafter
-    return f"{name}-{'encoder-decoder' if encoder else 'decoder-only'}"
 
 
 @pytest.fixture(scope="module")
 def catalogues(device, tmp_path_factory):
     """Return the drafters for a decoder-only and for an encoder-decoder target."""
-    kinds = {False: "decoder-only", True: "encoder-decoder"}
-    return {
-        encoder: Catalogue(tiny_target(encoder, device).loaded, tmp_path_factory.mktemp(name))
-        for encoder, name in kinds.items()
-    }
+    return [
+        Catalogue(tiny_target(encoder, device).loaded, tmp_path_factory.mktemp(f"catalogue{encoder}"))
+        for encoder in (False, True)
+    ]
 
 
 @pytest.fixture(scope="module")
-def subjects(catalogues, device):
-    """Return each drafter as a subject on one of the targets."""
+def kits(catalogues, device):
+    """Return the kit of each drafter on one of the targets."""
 
-    def subject(name, encoder):
-        def make(target):
-            return catalogues[target.encoder_decoder].make(name, afresh=True)
-
+    def kit(name, encoder):
         config = default_registry().drafter_config(plugin_of(name))
-        kind = {"targets": "encoder-decoder" if encoder else "decoder-only", "__module__": __name__}
-        return DrafterSubject(make, type("Config", (config,), kind, use_attribute_docstrings=False), device=device)
+        said = {"targets": "encoder-decoder" if encoder else "decoder-only", "__module__": __name__}
+        return kit_of(
+            DrafterKit,
+            lambda target: catalogues[encoder].make(name, afresh=True),
+            config=type("Config", (config,), said, use_attribute_docstrings=False),
+            device=device,
+        )
 
-    return {(name, encoder): subject(name, encoder) for name, encoder in ALL}
+    return {(name, encoder): kit(name, encoder) for name, encoder in ALL}
+
+
+def require_passed(kit, check):
+    failure = failure_of(kit, check)
+    assert failure is None or failure.startswith("skipped"), failure
 
 
 @pytest.mark.parametrize(
@@ -128,28 +123,27 @@ def subjects(catalogues, device):
     [
         *cases(ONE_OF_EACH, OF_EVERY_DRAFTER),
         *cases([one for one in ONE_OF_EACH if one not in DIFFERENT and not one[1]], {GREEDY}),
-        *cases(DIFFERENT, CHECKS.keys() - SLOW - OF_EVERY_DRAFTER),
+        *cases(DIFFERENT, CHECKS - SLOW - OF_EVERY_DRAFTER),
     ],
 )
-def test_a_drafter_conforms(subjects, drafter, check):
-    run_check(check, subjects[drafter])
+def test_a_drafter_conforms(kits, drafter, check):
+    require_passed(kits[drafter], check)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("drafter", "check"),
     [
-        *cases(ONE_OF_EACH, SLOW - {"spec-imports-no-torch"}),  # which test_builtin_controllers.py checks
-        # Large samples of every drafter are drawn in tests/test_lossless_drafters.py.
-        *cases(OTHER_TARGET, OF_EXACTNESS - {"lossless"}),
-        *cases(VARIANTS, (OF_EXACTNESS - {"lossless"}) | {"trees-respected", "rows-independent"}),
+        *cases(ONE_OF_EACH, SLOW),
+        *cases(OTHER_TARGET, OF_EXACTNESS),
+        *cases(VARIANTS, OF_EXACTNESS | {"trees_respected", "rows_independent"}),
     ],
 )
-def test_a_drafter_conforms_in_other_conditions(subjects, drafter, check):
-    run_check(check, subjects[drafter])
+def test_a_drafter_conforms_in_other_conditions(kits, drafter, check):
+    require_passed(kits[drafter], check)
 
 
 def test_a_drafter_of_each_plugin_conforms_by_default():
     assert {plugin_of(name) for name, _ in ONE_OF_EACH} == {plugin_of(name) for name in DRAFTERS}
     assert set(DIFFERENT) <= set(ONE_OF_EACH)
-    assert CHECKS.keys() >= OF_THE_INTERFACE | OF_EVERY_DRAFTER | OF_EXACTNESS
+    assert CHECKS >= OF_EVERY_DRAFTER | OF_EXACTNESS | SLOW

@@ -1,102 +1,111 @@
-"""Tests of the kit itself: it catches each planted defect, and passes plugins without one."""
+"""The kit itself: each planted defect is caught by its check, and plugins without one pass."""
 
 from __future__ import annotations
-
-import importlib
-import inspect
-import pkgutil
 
 import pytest
 import torch
 
+from specdec_core.decoding import answer
 from specdec_core.interface import DrafterConfig
-from specdec_core.testing import checks_for, subject_of
-from tests.conformance import failures, outcomes, quick_names
-from tests.testing import defects
-from tests.testing.defects import DEFECTS, HEALTHY, side_effects
-from tests.testing.defects.healthy import Branching, Cached, Hidden
+from specdec_core.testing import DrafterKit, GammaKit, LenienceKit
+from specdec_core.testing.checks import controllers
+from tests.conformance import failure_of, failures, kit_of, names_of
+from tests.testing import defective_controllers, defective_drafters, healthy
 
-ALL = [pytest.param(kind, name, id=f"{kind}-{name}") for kind, table in DEFECTS.items() for name in table]
-EARLIER = {"drafter": ("zero-budget", "many-steps"), "gamma": ("any-batch-size",), "lenience": ("any-batch-size",)}
-LASTING = [
-    pytest.param(kind, name, id=name) for kind, table in DEFECTS.items() for name in table if table[name].lasts
-]
-HEALTHY_PARAMS = [pytest.param(kind, make, id=make.__name__) for kind in HEALTHY for make in HEALTHY[kind]]
-# By default, the built-in drafters prove that the kit passes drafters like these.
-LIKE_BUILTINS = (Branching, Cached, Hidden)
-SHORT_PARAMS = [one for one in HEALTHY_PARAMS if one.values[1] not in LIKE_BUILTINS]
-
-
-def subject(kind, make, **needs):
-    """Return a plugin class as a subject, with what it declares that it needs."""
-    said = {**getattr(make, "declares", {}), **needs, "__module__": __name__}
-    return subject_of(kind, make, config=type("Config", (DrafterConfig,), said, use_attribute_docstrings=False))
-
-
-@pytest.mark.parametrize(("kind", "name"), ALL)
-def test_a_planted_defect_is_caught(kind, name):
-    defect = DEFECTS[kind][name]
-    for caught_by in defect.caught_by:
-        (result,) = outcomes(subject(kind, defect.make), caught_by, require=[caught_by])
-        assert result.outcome == "failed", f"{caught_by} {result.outcome} {result.message}"
-        # The check itself must report the failure: the report of an unexpected exception does not count.
-        report = {line.partition(":")[0]: line.partition(":")[2].strip() for line in result.message.splitlines()}
-        assert all(report[part] for part in ("did", "got", "expected")), result.message
-        assert not report["did"].startswith("ran the check"), result.message
+DEFECTS = {
+    DrafterKit: defective_drafters.DEFECTS,
+    GammaKit: defective_controllers.GAMMAS,
+    LenienceKit: defective_controllers.LENIENCES,
+}
+HEALTHY = {
+    DrafterKit: (
+        healthy.Sampling,
+        healthy.Branching,
+        healthy.Deterministic,
+        healthy.Cached,
+        healthy.Hidden,
+        healthy.Remembers,
+    ),
+    GammaKit: (healthy.Following, healthy.Confident),
+    LenienceKit: (healthy.Lenient, healthy.Strict),
+}
+ELSEWHERE = {"spec_imports_no_torch", "settings_described", "on_device"}
+"""Checks of specs are tested in test_kit.py; `on_device` needs a second device."""
 
 
-@pytest.mark.parametrize(("kind", "name"), LASTING)
-def test_a_lasting_change_is_caught_after_other_checks(kind, name):
-    defect = DEFECTS[kind][name]
-    tested = subject(kind, defect.make)
-    outcomes(tested, *EARLIER[kind])
-    assert {one.name for one in failures(tested, *defect.caught_by)} == set(defect.caught_by)
+def kit_for(base, plugin, **declared):
+    said = {**getattr(plugin, "declares", {}), **declared, "__module__": __name__}
+    config = type("Config", (DrafterConfig,), said, use_attribute_docstrings=False)
+    return kit_of(base, plugin, config=config)
 
 
-def test_the_default_device_is_restored():
-    outcomes(subject("drafter", side_effects.ComputesElsewhere), "zero-budget")
+@pytest.mark.parametrize(
+    ("base", "defect", "check"),
+    [
+        pytest.param(base, defect, check, id=f"{defect.__name__}-{check}")
+        for base, table in DEFECTS.items()
+        for defect, check in table
+    ],
+)
+def test_a_planted_defect_is_caught(base, defect, check):
+    report = failure_of(kit_for(base, defect), check)
+    assert report is not None
+    assert report.startswith("did: ")
+    assert "\ngot: " in report
+    assert "\nexpected: " in report
     assert torch.get_default_device() == torch.device("cpu")
 
 
-@pytest.mark.parametrize(("kind", "make"), SHORT_PARAMS)
-def test_a_plugin_without_a_defect_passes_in_short(kind, make):
-    short = subject(kind, make, targets="decoder-only").in_short()
-    assert not failures(short, *quick_names(kind))
+@pytest.mark.parametrize("base", DEFECTS)
+def test_every_check_catches_a_defect(base):
+    others = {"greedy_bound", "probability_bound"} if base is LenienceKit else set()
+    assert set(names_of(base)) - {check for _, check in DEFECTS[base]} - others <= ELSEWHERE
+
+
+@pytest.mark.parametrize("base", [GammaKit, LenienceKit])
+def test_a_controller_without_a_defect_passes(base):
+    for plugin in HEALTHY[base]:
+        assert not failures(kit_of(base, plugin))
+
+
+def test_a_drafter_without_a_defect_passes():
+    kit = kit_for(DrafterKit, healthy.Remembers, targets="decoder-only")
+    assert not failures(kit)  # the drafters that ship prove the same for others
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("kind", "make"), HEALTHY_PARAMS)
-def test_a_plugin_without_a_defect_passes(kind, make):
-    assert not failures(subject(kind, make, targets="decoder-only"))
+@pytest.mark.parametrize("targets", ["decoder-only", "encoder-decoder"])
+@pytest.mark.parametrize("plugin", HEALTHY[DrafterKit])
+def test_any_drafter_without_a_defect_passes(plugin, targets):
+    assert not failures(kit_for(DrafterKit, plugin, targets=targets))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("make", HEALTHY["drafter"])
-def test_a_drafter_without_a_defect_passes_behind_an_encoder(make):
-    assert not failures(subject("drafter", make, targets="encoder-decoder"))
+# Errors that no plugin can cause through the interface: the checks of decoding must see them, too.
 
 
-@pytest.mark.parametrize("kind", DEFECTS)
-def test_every_check_catches_a_defect(kind):
-    catching = {name for defect in DEFECTS[kind].values() for name in defect.caught_by}
-    # Checks of specs are tested in test_plugin_spec_checks.py; `on-device` needs a second device.
-    elsewhere = {"spec-imports-no-torch", "settings-described", "on-device"}
-    assert {one.name for one in checks_for(kind)} - catching <= elsewhere
+def test_a_core_that_accepts_every_greedy_draft_fails(monkeypatch):
+    def accept_all(best, bits, draft, parents, lengths, given=answer._followed):
+        rows = zip(draft, best, lengths, strict=True)
+        return given([[*own[:n], *row[n:]] for own, row, n in rows], bits, draft, parents, lengths)
+
+    monkeypatch.setattr(answer, "_followed", accept_all)
+    report = failure_of(kit_for(DrafterKit, healthy.Deterministic), "greedy_equals_baseline")
+    assert "the baseline's tokens" in report
 
 
-def test_defects_say_what_is_wrong():
-    assert all(defect.make.__doc__ for table in DEFECTS.values() for defect in table.values())
+def test_another_distribution_fails(monkeypatch):
+    exact = controllers.exact("cpu")
+    monkeypatch.setattr(
+        controllers, "exact", lambda device: dict(zip(exact, reversed(exact.values()), strict=True))
+    )
+    assert "chi-square" in failure_of(kit_of(GammaKit, healthy.Following), "lossless")
 
 
-def test_every_defect_is_in_the_table():
-    planted = {defect.make for table in DEFECTS.values() for defect in table.values()}
-    modules = {found.name for found in pkgutil.iter_modules(defects.__path__)} - {"healthy"}
-    assert len(modules) > 5
-    for module in modules:
-        written = {
-            kind
-            for name, kind in vars(importlib.import_module(f"{defects.__name__}.{module}")).items()
-            if inspect.isclass(kind) and kind.__module__.endswith(module) and not name.startswith("_")
-        }
-        assert written
-        assert written <= planted
+@pytest.mark.parametrize(
+    ("check", "lenience", "claimed"), [("greedy_bound", 0.2, 0.9), ("probability_bound", 0.05, 1.0)]
+)
+def test_a_token_beyond_the_bound_of_lenience_fails(monkeypatch, check, lenience, claimed):
+    kit = kit_of(LenienceKit, plugin="constant", settings={"lenience": lenience})
+    assert failure_of(kit, check) is None
+    monkeypatch.setattr(controllers, "_at", lambda row, position: claimed)
+    assert "token" in failure_of(kit, check)

@@ -10,11 +10,11 @@ import pytest
 import torch
 
 from specdec_core import default_registry
-from specdec_core.interface import AcceptanceRule, RuleConfig
+from specdec_core.interface import AcceptanceRule, PluginConfig, RuleConfig
 from specdec_core.interface.rules import TokenRuleConfig
-from specdec_core.testing import CheckFailure, RuleKit, checks_for, named, subject_of
+from specdec_core.testing import RuleKit
 from specdec_core.verification import accept, accept_greedy, accept_greedy_allowed
-from tests.conformance import failures, outcomes
+from tests.conformance import failure_of, failures, kit_of, names_of
 
 BUILT_IN = {
     "token": {},
@@ -125,42 +125,41 @@ class LossyConfig(RuleConfig):
 
 
 DEFECTS = [
-    (WrongShape, TokenRuleConfig, "answer-form"),
-    (TooMany, TokenRuleConfig, "answer-in-range"),
+    (WrongShape, TokenRuleConfig, "answers"),
+    (TooMany, TokenRuleConfig, "answers"),
     (FromP, TokenRuleConfig, "lossless"),
-    (TakesMore, TokenRuleConfig, "replay-as-declared"),
-    (Quiet, LossyConfig, "deviation-declared"),
-    (Second, TokenRuleConfig, "lossless-greedy"),
-    (SecondQuietly, LossyConfig, "deviation-greedy"),
-    (Neighbors, TokenRuleConfig, "rows-independent"),
+    (TakesMore, TokenRuleConfig, "replay_as_declared"),
+    (Quiet, LossyConfig, "deviation_declared"),
+    (Second, TokenRuleConfig, "lossless_greedy"),
+    (SecondQuietly, LossyConfig, "deviation_greedy"),
+    (Neighbors, TokenRuleConfig, "rows_independent"),
     (Dice, TokenRuleConfig, "deterministic"),
-    (InPlace, TokenRuleConfig, "inputs-unchanged"),
-    (Reseeds, TokenRuleConfig, "global-state-unchanged"),
+    (InPlace, TokenRuleConfig, "inputs_unchanged"),
+    (Reseeds, TokenRuleConfig, "global_state_unchanged"),
     (FromP, TokenRuleConfig, "decodes"),
+    (Correct, PluginConfig, "answers"),
 ]
-
-
-ENUMERATED = ("lossless", "replay-as-declared", "deviation-declared")
+ENUMERATED = {"lossless", "replay_as_declared", "deviation_declared"}
 """Checks that enumerate the drafts of a rule, as tests/plugins/test_rules.py does by default."""
+LISTING = "spec_imports_no_torch"
+"""One process can tell for all plugins of a distribution whether listing them imports torch."""
+
+
+def built_in(name, device):
+    return kit_of(RuleKit, plugin=name, settings=BUILT_IN[name], device=device)
 
 
 @pytest.mark.parametrize("name", BUILT_IN)
 def test_a_rule_that_ships_conforms(name, device):
-    # One process can tell for all plugins of a distribution whether listing them imports torch.
-    names = [
-        check.name for check in checks_for("rule") if check.name not in ("spec-imports-no-torch", *ENUMERATED)
-    ]
-    assert not failures(named("rule", name, BUILT_IN[name], device=device), *names)
+    assert not failures(built_in(name, device), *set(names_of(RuleKit)) - ENUMERATED - {LISTING})
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", BUILT_IN)
 def test_the_distribution_of_a_rule_that_ships_is_as_declared(name, device):
-    results = outcomes(named("rule", name, BUILT_IN[name], device=device), *ENUMERATED)
-    assert not [one for one in results if one.outcome == "failed"]
-    exact = name in ("token", "block", "rejection")
-    found = {one.name: one.outcome for one in results}
-    assert found["lossless"] == found["replay-as-declared"] == ("passed" if exact else "skipped")
+    kit, exact = built_in(name, device), name in ("token", "block", "rejection")
+    assert not failures(kit, *ENUMERATED)
+    assert all((failure_of(kit, check) is None) is exact for check in ("lossless", "replay_as_declared"))
 
 
 def test_every_rule_that_ships_is_checked():
@@ -170,28 +169,8 @@ def test_every_rule_that_ships_is_checked():
 @pytest.mark.parametrize(("defect", "config", "name"), DEFECTS, ids=lambda one: getattr(one, "__name__", one))
 def test_a_defect_is_found_by_the_check_for_it(defect, config, name, monkeypatch):
     monkeypatch.delenv("SPECDEC_TEST", raising=False)
-    (result,) = outcomes(subject_of("rule", lambda: defect(config())), name)
-    assert result.outcome == "failed", result
-    assert "got:" in result.message
+    assert failure_of(kit_of(RuleKit, lambda: defect(config())), name).startswith("did:")
 
 
 def test_every_check_has_a_defect():
-    of_specs = {"spec-imports-no-torch", "settings-described"}
-    assert {one.name for one in checks_for("rule")} == {name for *_, name in DEFECTS} | of_specs
-
-
-def test_settings_must_declare():
-    class Undeclared(Correct):
-        def __init__(self):
-            self.config = None
-
-    with pytest.raises(CheckFailure, match="a RuleConfig"):
-        subject_of("rule", Undeclared).fresh()
-
-
-class TestKit(RuleKit):
-    """The kit's class runs, too."""
-
-    @pytest.fixture
-    def make(self):
-        return lambda: Correct(TokenRuleConfig())
+    assert set(names_of(RuleKit)) == {name for *_, name in DEFECTS} | {LISTING, "settings_described"}

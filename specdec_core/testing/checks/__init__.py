@@ -1,1 +1,1 @@
-"""The checks, by kind of plugin and by topic."""
+"""The checks of each kind of plugin."""

@@ -14,10 +14,9 @@ from torch import Tensor
 from specdec_core.decoding import Decoder, Observer
 from specdec_core.interface.settings import GenerationSettings, SamplingSettings
 from specdec_core.models import LoadedModel
-from specdec_core.testing.causes import what_failed
+from specdec_core.testing.failures import CheckFailure, calling
 from specdec_core.testing.harness.statistics import SUSPICIOUS, UNREMARKABLE, farthest, p_of_sequences
 from specdec_core.testing.harness.tiny_target import PROMPT, uncached_logits
-from specdec_core.testing.registration import CheckFailure
 
 
 def adjusted(logits: Tensor, settings: SamplingSettings, prefix: Sequence[int] = ()) -> Tensor:
@@ -139,12 +138,9 @@ def require_distribution(
     seen: Counter[tuple[int, ...]] = Counter()
     size = min_count
     while True:
-        did = f"decoded {size} continuations of up to {length} tokens {where}"
-        try:
+        with calling(f"decoded {size} continuations of up to {length} tokens {where}"):
             calls = -(-seen.total() // batch)
             seen += sampled(decoder, batch, size - seen.total(), length=length, seed=seed + calls)
-        except Exception as error:
-            raise CheckFailure(did, what_failed(error), "decoding without an error") from error
         p = p_of_sequences(seen, expected)
         if p < SUSPICIOUS:
             break

@@ -2,33 +2,60 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from time import perf_counter
-from typing import Any, TypeVar
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from torch import Tensor
 
-from specdec_core._time_limit import TimeLimitExceeded
 from specdec_core.decoding.guard import PluginGuard
 from specdec_core.decoding.opening import LoopContext
 from specdec_core.decoding.request import DraftRecorder, KeepDrafting
 from specdec_core.decoding.tokens import TokenView
-from specdec_core.decoding.validation import BAD_ID, FAULTS, check_form
+from specdec_core.decoding.validation import FAULTS, FINE, validate, worst
 from specdec_core.interface import LAST_HIDDEN, Drafter, DraftSession, Outcome, Proposal, SessionInfo
-from specdec_core.interface.errors import PluginError, is_failure
+from specdec_core.interface.errors import PluginError
 from specdec_core.interface.settings import SamplingSettings
 from specdec_core.interface.tree import TreeShape
 from specdec_core.sampling.generators import RowGenerators, row_seed
 from specdec_core.sampling.logits import LogitsToProbs
-from specdec_core.testing.causes import drafting_advice, hidden_advice, what_failed
-from specdec_core.testing.harness.drafts import Draft, drafts_of, id_outside, require_paths
+from specdec_core.testing.failures import CheckFailure, calling
 from specdec_core.testing.harness.tiny_target import PROMPT, TinyTarget
-from specdec_core.testing.registration import CheckFailure
-
-T = TypeVar("T")
+from specdec_core.verification.distributions import dense
 
 CAPACITY = 96
 """Maximum number of tokens of a row in a driven session."""
+
+_PROPOSALS = (
+    "`request.sample(logits)` draws tokens and records q, while `request.wants_more()`; `request.proposal()` "
+    "returns both. For tokens that are certain there is `Proposal.from_rows`."
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Draft:
+    """The draft of one row.
+
+    Attributes:
+        tokens: Its tokens.
+        q: For each token, the distribution it was drawn from: `[V]` float64 on the CPU, a copy.
+        parents: For trees, the number of each token's parent; None for a line.
+    """
+
+    tokens: tuple[int, ...]
+    q: tuple[Tensor, ...]
+    parents: tuple[int, ...] | None = None
+
+    def path(self, count: int) -> tuple[int, ...]:
+        """Return the numbers of the tokens on a path of `count` tokens, or on the longest if that is shorter.
+
+        Of the paths of a tree it is the last, whose tokens do not follow each other.
+        """
+        paths: list[tuple[int, ...]] = [()]
+        for number in range(len(self.tokens)):
+            parent = number - 1 if self.parents is None else self.parents[number]
+            paths.append((*paths[parent + 1], number))
+        longest = min(count, max(map(len, paths)))
+        return next(path for path in reversed(paths) if len(path) == longest)
 
 
 class _Generators(RowGenerators):
@@ -41,17 +68,6 @@ class _Generators(RowGenerators):
     def reseed(self, seed: int) -> None:
         """Start again from a seed."""
         RowGenerators.__init__(self, [row_seed(seed, index) for index in self._indices])
-
-
-class _Request(DraftRecorder):
-    """The request of the core, which notes whether its hidden states were read."""
-
-    read_hidden = False
-
-    def __getattribute__(self, name: str) -> Any:
-        if name == "hidden_states":
-            super().__setattr__("read_hidden", True)
-        return super().__getattribute__(name)
 
 
 class SessionDriver:
@@ -125,8 +141,9 @@ class SessionDriver:
             _session_info(target, tuple(map(tuple, self.sources)), max_gamma, trees=tree is not None)
         )
         vocab, device = target.loaded.vocab_size, target.loaded.device
-        self._recorder = _Request(to_probs, self._generators, len(rows), vocab, max_gamma, device)
-        self.session: DraftSession = self._call(lambda: drafter.open(self.info), "a DraftSession")
+        self._recorder = DraftRecorder(to_probs, self._generators, len(rows), vocab, max_gamma, device)
+        with calling(self.log, "a DraftSession"):
+            self.session = drafter.open(self.info)
         if not isinstance(self.session, DraftSession):
             raise self.failure(f"{type(self.session).__name__}: {self.session!r}", "a DraftSession")
         self.drafts: list[Draft] = [Draft((), ())] * len(rows)
@@ -168,17 +185,18 @@ class SessionDriver:
         last = states.get(LAST_HIDDEN)
         self.hidden = None if last is None else (last, last.clone())
         self._recorder.start(self._views, tuple(budget), states, keep_drafting, self.tree, limits)
-        self._recorder.read_hidden = False
         proposal = self._recorder.proposal()  # empty
         if self.drafter.ready(states):
-            proposal = self._call(lambda: self.session.propose(self._recorder), "a Proposal")
-        self._require_proposal(proposal, tuple(budget), limits)
-        self.drafts = drafts_of(proposal, self.target.loaded.vocab_size)
-        of = (
-            ""
-            if proposal.parents is None
-            else f" with parents {_rows([draft.parents or () for draft in self.drafts])}"
-        )
+            with calling(self.log, "a Proposal"):
+                proposal = self.session.propose(self._recorder)
+        checked = self._checked(proposal, tuple(budget), limits)
+        q = dense(checked.q, checked.tokens, self.info.vocab_size).double().cpu()
+        tokens, tree = checked.tokens.tolist(), None if checked.parents is None else checked.parents.tolist()
+        self.drafts = [
+            Draft(tuple(tokens[row][:n]), tuple(q[row, :n]), None if tree is None else tuple(tree[row][:n]))
+            for row, n in enumerate(checked.lengths)
+        ]
+        of = "" if tree is None else f" with parents {_rows([draft.parents or () for draft in self.drafts])}"
         self._log.append(f"it drafted {_rows([draft.tokens for draft in self.drafts])}{of}")
         return proposal
 
@@ -247,19 +265,22 @@ class SessionDriver:
         how = f"accepted {_list(outcome.accepted)} of them" if any(outcome.drafted) else "did not use the drafter"
         ended = f"; finished: {_list(outcome.finished)}" if any(outcome.finished) else ""
         self._log.append(f"{how} and committed {_rows(outcome.committed)}{ended}")
-        self._call(lambda: self.session.commit(outcome), "no exception")
+        with calling(self.log):
+            self.session.commit(outcome)
 
     def rollback(self, lengths: Sequence[int]) -> None:
         """Drop all but the first `lengths[b]` tokens of each row b, and call the session's `rollback`."""
         for row, length in zip(self.rows, lengths, strict=True):
             del row[length:]
         self._log.append(f"rolled back to {_list(lengths)} committed tokens")
-        self._call(lambda: self.session.rollback(tuple(lengths)), "no exception")
+        with calling(self.log):
+            self.session.rollback(tuple(lengths))
 
     def close(self) -> None:
         """Close the session."""
         self._log.append("closed the session")
-        self._call(self.session.close, "no exception")
+        with calling(self.log):
+            self.session.close()
 
     def reopen(self) -> SessionDriver:
         """Return a driver with a new session that begins with the tokens committed so far."""
@@ -281,54 +302,27 @@ class SessionDriver:
         """Everything that was done with this session, one action per line."""
         return "\n".join(self._log)
 
-    @property
-    def advice(self) -> str:
-        """Which function of the author drafts, where it is, and what it must return."""
-        return drafting_advice(self.drafter, self.session)
-
-    def failure(
-        self, got: str, expected: str, hint: str | None = None, *, cause: str | None = None
-    ) -> CheckFailure:
+    def failure(self, got: str, expected: str, hint: str | None = None) -> CheckFailure:
         """Return a failure that reports everything that was done with this session."""
-        return CheckFailure(self.log, got, expected, hint, cause=cause)
+        return CheckFailure(self.log, got, expected, hint)
 
-    def _call(self, function: Callable[[], T], expected: str) -> T:
+    def _checked(self, proposal: Proposal, budget: tuple[int, ...], depth: tuple[int, ...]) -> Proposal:
+        """Return the core's copy of a proposal; fail unless the core would verify it."""
+        vocab, device = self.target.loaded.vocab_size, self.target.loaded.device
+        tree = None if self.tree is None else depth
         try:
-            return function()
-        except TimeLimitExceeded as stopped:
-            stopped.did = stopped.did or self.log
-            raise
-        except BaseException as error:
-            if not is_failure(error):
-                raise
-            raise self.failure(what_failed(error), expected, self._missing_hidden(error)) from error
-
-    def _missing_hidden(self, error: BaseException) -> str | None:
-        """Return what to do if the session failed since it read hidden states that the request did not have."""
-        if isinstance(error, KeyError) and self._recorder.read_hidden:
-            return hidden_advice(self.drafter, self.session)
-        return None
-
-    def _require_proposal(self, proposal: object, budget: tuple[int, ...], depth: tuple[int, ...]) -> None:
-        vocab, outside = self.target.loaded.vocab_size, ""
-        try:
-            checked = check_form(proposal, budget, vocab)
-            outside = id_outside(checked, vocab)
-            if outside:
-                raise PluginError(FAULTS[BAD_ID].format(last=vocab - 1))
-            require_paths(checked, depth, tree=self.tree is not None)
-        except Exception as error:
-            if isinstance(proposal, Proposal) and getattr(proposal.tokens, "ndim", 0) == 2:
-                drafted = zip(proposal.tokens.tolist(), proposal.lengths, strict=False)
-                self._log.append(f"it drafted {_rows([row[:length] for row, length in drafted])}")
-            got = f"{outside}: {error}" if outside else what_failed(error)
+            checked, faults = validate(proposal, budget, vocab, device, tree)
+            code = FINE if faults is None else worst(faults.tolist(), checked.lengths)
+            if code != FINE:
+                raise PluginError(FAULTS[code].format(last=vocab - 1))
+        except PluginError as error:
+            got = f"{_shown(proposal)}: {error}"
             expected = (
                 f"a Proposal for {len(budget)} row(s): tokens [B, K] int64, at most {_list(budget)} of them, with "
-                f"ids from 0 to {vocab - 1}, and a q of the same shape"
+                f"ids from 0 to {vocab - 1}; and q, of the same shape, that each token was sampled from"
             )
-            if self.tree is not None:
-                expected += f"; parents that come before their tokens, and paths of at most {_list(depth)}"
-            raise self.failure(got, expected, self.advice) from error
+            raise self.failure(got, expected, _PROPOSALS) from error
+        return checked
 
 
 def _prime(target: TinyTarget, drafter: Drafter) -> None:
@@ -340,19 +334,6 @@ def _prime(target: TinyTarget, drafter: Drafter) -> None:
     teacher.commit_unused([[*PROMPT, *reversed(PROMPT)]])
     teacher.draft([1])
     teacher.close()
-
-
-def seconds_of_a_call(target: TinyTarget, drafter: Drafter, rows: int, seed: int) -> float:
-    """Return how long a drafter takes to propose for some rows: the faster of two calls, after a first one."""
-    driver = SessionDriver(target, drafter, [target.begin()] * rows, seed=seed)
-    seconds = []
-    for _ in range(3):
-        began = perf_counter()
-        driver.propose([4] * rows)
-        seconds.append(perf_counter() - began)
-        driver.accept([1] * rows, [3] * rows)
-    driver.close()
-    return min(seconds[1:])
 
 
 def _session_info(
@@ -367,6 +348,13 @@ def _session_info(
         sources=sources if target.encoder_decoder else None,
         trees=trees,
     )
+
+
+def _shown(proposal: object) -> str:
+    """Return the draft tokens of a proposal as text, or what it is instead."""
+    if not isinstance(proposal, Proposal) or getattr(proposal.tokens, "ndim", 0) != 2:
+        return type(proposal).__name__
+    return _rows([row[:n] for row, n in zip(proposal.tokens.tolist(), proposal.lengths, strict=False)])
 
 
 def _rows(rows: Sequence[Sequence[int]]) -> str:

@@ -8,50 +8,80 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from specdec_core._time_limit import TimeLimitExceeded
+from specdec_core.decoding.proposer import checked_plan
 from specdec_core.interface import (
     BatchInfo,
-    BestFirstTree,
     GammaController,
     GammaSession,
     LenienceController,
     LenienceSession,
     Outcome,
     StepReport,
-    TokenTree,
 )
-from specdec_core.interface.errors import is_failure
-from specdec_core.testing.causes import located
-from specdec_core.testing.harness.scenarios import VOCAB, Scenario, ScenarioRow
-from specdec_core.testing.registration import CheckFailure, format_error
+from specdec_core.testing.failures import CheckFailure, calling
 
-_NO_ANSWER: Any = object()
-"""Marks a call that raised."""
-
-
-@dataclass
-class _Row:
-    behavior: ScenarioRow
-    length: int = 0
-    ended: bool = False
-
-    @property
-    def room(self) -> int:
-        """How many tokens may be drafted: the last position is for the target's own token."""
-        return 0 if self.ended else max(self.behavior.room - self.length - 1, 0)
+VOCAB = 6
+"""Number of token ids of simulated drafts."""
+PHASE = 12
+"""Number of steps after which a row's acceptance rate changes."""
 
 
-@dataclass
-class _Draft:
-    """The drafts of a step."""
+@dataclass(frozen=True)
+class ScenarioRow:
+    """How one row of a simulated batch behaves.
 
-    asked: tuple[int, ...]
-    drafted: list[int]
-    tokens: list[list[int]] = field(default_factory=list)
+    Attributes:
+        seed: Seed of everything that happens to it.
+        room: Maximum number of new tokens.
+        end_rate: Probability that the row ends in a step.
+        acceptance: Probability that a draft token is accepted; None alternates between all, none and some.
+        empty_rate: Probability that the drafter proposes nothing.
+    """
+
+    seed: int
+    room: int = 60
+    end_rate: float = 0.0
+    acceptance: float | None = None
+    empty_rate: float = 0.15
+
+    def random(self, step: int) -> random.Random:
+        """Return the random numbers of a step. They depend on this row only."""
+        return random.Random(f"{self.seed}/{step}")
+
+    def acceptance_at(self, step: int) -> float:
+        """Return the probability that a draft token of this step is accepted."""
+        return (1.0, 0.0, 0.6)[(step // PHASE + self.seed) % 3] if self.acceptance is None else self.acceptance
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """How a simulated batch behaves.
+
+    Attributes:
+        rows: Its rows.
+        greedy: Whether decoding is greedy.
+        max_gamma: Maximum draft length, for lenience controllers. Gamma controllers have their own.
+        resumes: Whether rows that have ended go on later, as they do inside a hierarchy.
+    """
+
+    rows: tuple[ScenarioRow, ...]
+    greedy: bool = False
+    max_gamma: int = 4
+    resumes: bool = False
+
+    def __str__(self) -> str:
+        rooms = ", ".join(str(row.room) for row in self.rows)
+        how = "greedy" if self.greedy else "sampled"
+        return f"a simulated batch of {len(self.rows)} row(s), {how}, with room for {rooms} new tokens"
+
+
+def scenario_of(*seeds: int, greedy: bool = False, **settings: Any) -> Scenario:
+    """Return a scenario with a row for each seed. The settings are those of `ScenarioRow`."""
+    return Scenario(tuple(ScenarioRow(seed, **settings) for seed in seeds), greedy)
 
 
 class SimulatedBatch:
@@ -59,12 +89,7 @@ class SimulatedBatch:
 
     Args:
         scenario: How the batch behaves.
-        gamma: The gamma controller to drive. None cycles through all values of gamma.
-        lenience: The lenience controller to drive, or None.
-        require: What counts as a failure: `form` (the number and type of answers, and `open` returns a session),
-            `range` (answers in their range), `keep_drafting` (its answers), `no exception`, and `unchanged`
-            (it changes no confidences that it is shown). Everything else is tolerated: the last valid answer is
-            used, clipped.
+        controller: The controller to drive. With a lenience controller, gamma cycles through all values.
 
     Attributes:
         gammas: Gamma in each step.
@@ -76,61 +101,39 @@ class SimulatedBatch:
         CheckFailure: The batch cannot be opened. `step` raises it when a call fails, or an answer is not valid.
     """
 
-    def __init__(
-        self,
-        scenario: Scenario,
-        gamma: GammaController | None = None,
-        lenience: LenienceController | None = None,
-        require: Collection[str] = (),
-    ) -> None:
+    def __init__(self, scenario: Scenario, controller: GammaController | LenienceController) -> None:
         self.scenario = scenario
-        self._required = frozenset(require)
-        self._doing = ""
-        self.info = BatchInfo(
-            len(scenario.rows),
-            scenario.max_gamma if gamma is None else gamma.max_gamma,
-            tuple(row.room for row in scenario.rows),
-            scenario.greedy,
-        )
         self.gammas: list[tuple[int, ...]] = []
         self.leniences: list[tuple[tuple[float, ...], ...] | None] = []
         self.watched: list[tuple[tuple[float, ...], tuple[bool, ...]]] = []
         self.reports: list[StepReport] = []
-        self._rows = [_Row(row) for row in scenario.rows]
-        self._last_gamma = (0,) * len(scenario.rows)
-        self._last_lenience: tuple[tuple[float, ...], ...] = ((1.0,),) * len(scenario.rows)
-        self._drives_lenience = lenience is not None
-        self._gamma: GammaSession | None = None
-        self._lenience: LenienceSession | None = None
-        if gamma is not None:
-            self._gamma = self._open(lambda: gamma.open(self.info), GammaSession)
-        if lenience is not None:
-            self._lenience = self._open(lambda: lenience.open(self.info), LenienceSession)
-
-    @property
-    def session(self) -> GammaSession | LenienceSession | None:
-        """The controller's session; None where `open` returned none and that was tolerated."""
-        return self._lenience if self._drives_lenience else self._gamma
-
-    @property
-    def done(self) -> bool:
-        """Whether all rows have ended for good."""
-        return all(row.ended for row in self._rows) and not self.scenario.resumes
+        self._lengths = [0] * len(scenario.rows)
+        self._ended = [False] * len(scenario.rows)
+        self.info = BatchInfo(
+            len(scenario.rows),
+            controller.max_gamma if isinstance(controller, GammaController) else scenario.max_gamma,
+            tuple(row.room for row in scenario.rows),
+            scenario.greedy,
+        )
+        base = GammaSession if isinstance(controller, GammaController) else LenienceSession
+        with calling(f"{self.log}, called open()", f"a {base.__name__}"):
+            self.session: GammaSession | LenienceSession = controller.open(self.info)
+        if not isinstance(self.session, base):
+            raise self.failure(f"{type(self.session).__name__}: {self.session!r}", f"a {base.__name__}")
 
     @property
     def log(self) -> str:
         """The actions so far, one per line."""
         lines = [f"opened {self.scenario}"]
         if self.reports:
-            lines.append(f"reported {len(self.reports)} step(s); the last: {_short(self.reports[-1])}")
-        if self._doing:
-            lines.append(self._doing)
+            last = self.reports[-1]
+            lines.append(f"reported {len(self.reports)} step(s); the last: asked={last.asked}, {last.outcome}")
         return "\n".join(lines)
 
     def run(self, steps: int) -> SimulatedBatch:
-        """Run up to `steps` steps; fewer if all rows end before."""
+        """Run up to `steps` steps; fewer if all rows end for good before."""
         for _ in range(steps):
-            if self.done:
+            if all(self._ended) and not self.scenario.resumes:
                 break
             self.step()
         return self
@@ -143,210 +146,116 @@ class SimulatedBatch:
                 and still gets reports.
         """
         if self.scenario.resumes and len(self.reports) % 3 == 2:
-            for row in self._rows:
-                row.ended = False
-        drafts = self._draft(self._ask_gamma() if draft else (0,) * len(self._rows))
-        leniences = self._ask_lenience() if any(drafts.drafted) else None
-        self.leniences.append(leniences)
-        self._observe(self._verify(drafts, leniences))
+            self._ended = [False] * len(self._ended)
+        gammas = self._ask_gamma() if draft else (0,) * len(self._ended)
+        # The last position of a row is for the target's own token.
+        rooms = zip(self.scenario.rows, self._lengths, self._ended, strict=True)
+        left = [0 if ended else max(row.room - length - 1, 0) for row, length, ended in rooms]
+        asked = tuple(map(min, gammas, left))
+        tokens = self._draft(asked)
+        self.leniences.append(self._ask_lenience() if any(tokens) else None)
+        report = self._verify(asked, tokens)
+        with calling(f"{self.log}\ncalled observe() with {report}"):
+            self.session.observe(report)
+        self.reports.append(report)
 
     def failure(self, got: str, expected: str, hint: str | None = None) -> CheckFailure:
         """Return a failure that reports what was done so far."""
         return CheckFailure(self.log, got, expected, hint)
 
-    def _fail_if(self, required: str, got: str, expected: str, hint: str | None = None) -> None:
-        """Raise a failure, unless it is tolerated."""
-        if required in self._required:
-            raise self.failure(got, expected, self._located(required, hint))
-
-    def _located(self, required: str, hint: str | None) -> str | None:
-        """Return a hint that names the author's function, where its answer is at fault."""
-        asked = "lenience" if self._drives_lenience else "plan"
-        function = getattr(type(self.session), required if required == "keep_drafting" else asked, None)
-        if function is None or required == "unchanged":
-            return hint
-        return "\n".join(filter(None, [f"See {located(function)}.", hint]))
-
-    def _open(self, function: Callable[[], object], base: type) -> Any:
-        """Return the session; None where there is none and that is tolerated."""
-        session = self._call("called open()", function)
-        if not isinstance(session, base):
-            if session is not _NO_ANSWER:
-                self._fail_if("form", f"{type(session).__name__}: {session!r}", f"a {base.__name__}")
-            return None
-        return session
-
-    def _call(self, doing: str, function: Callable[[], Any], required: str = "no exception") -> Any:
-        """Return the result of a call into the controller; `_NO_ANSWER` where it raised and that is tolerated."""
-        self._doing = doing
-        try:
-            return function()
-        except TimeLimitExceeded as stopped:
-            stopped.did = stopped.did or self.log
-            raise
-        except BaseException as error:
-            if not is_failure(error):
-                raise
-            if required in self._required:
-                raise self.failure(format_error(error), "no exception") from error
-            return _NO_ANSWER
-
     def _ask_gamma(self) -> tuple[int, ...]:
-        session, maximum, batch = self._gamma, self.info.max_gamma, len(self._rows)
-        if self._drives_lenience:
+        batch, maximum = len(self._ended), self.info.max_gamma
+        if not isinstance(self.session, GammaSession):
             return tuple((len(self.reports) + row) % (maximum + 1) for row in range(batch))
-        answer = _NO_ANSWER if session is None else self._call("called plan()", session.plan)
-        if isinstance(answer, TokenTree | BestFirstTree):  # drafted as a line here: as long as its longest path
-            if len(answer) > maximum:
-                self._fail_if("range", f"a tree of {len(answer)} nodes", f"at most max_gamma = {maximum} nodes")
-            self._last_gamma = (min(answer.depth, maximum),) * batch
-        elif answer is not _NO_ANSWER and self._is_gamma(answer, batch):
-            if not all(0 <= value <= maximum for value in answer):
-                self._fail_if("range", f"{list(answer)}", f"integers from 0 to max_gamma = {maximum}")
-            self._last_gamma = tuple(min(max(value, 0), maximum) for value in answer)
-        self.gammas.append(self._last_gamma)
-        return self._last_gamma
+        expected = f"{batch} int(s) from 0 to {maximum}, one per row, also for rows that have ended; or a tree"
+        with calling(f"{self.log}\ncalled plan()", expected):
+            plan = checked_plan(self.session.plan(), batch, maximum)
+        # A tree is drafted as a line here, as long as its longest path.
+        self.gammas.append(plan if isinstance(plan, tuple) else (min(plan.depth, maximum),) * batch)
+        return self.gammas[-1]
 
-    def _is_gamma(self, answer: Sequence[int], batch: int) -> bool:
-        expected = f"{batch} int(s), one per row, or a TokenTree or BestFirstTree"
-        if not _has_length(answer, batch):
-            self._fail_if("form", f"{answer!r}", expected, "Rows that have ended need an answer, too.")
-            return False
-        if not all(isinstance(value, int) for value in answer):
-            types = ", ".join(sorted({type(value).__name__ for value in answer}))
-            hint = "Round, and convert to `int`. Tensors and numpy scalars are not ints."
-            self._fail_if("form", f"{answer!r}, of type {types}", expected, hint)
-            return False
-        return True
-
-    def _draft(self, gammas: Sequence[int]) -> _Draft:
-        """Draft up to gamma, the row's room, and as long as the controller allows."""
-        step = len(self.reports)
-        asked = tuple(min(gamma, row.room) for gamma, row in zip(gammas, self._rows, strict=True))
-        draws = [row.behavior.random(step) for row in self._rows]
-        empty = [draw.random() < row.behavior.empty_rate for draw, row in zip(draws, self._rows, strict=True)]
-        left = [0 if none else count for none, count in zip(empty, asked, strict=True)]
-        draft = _Draft(asked, [0] * len(asked), [[] for _ in asked])
-        watches = self._gamma is not None and self._gamma.uses_confidence and step % 5 != 4
+    def _draft(self, asked: Sequence[int]) -> list[list[int]]:
+        """Draft up to the budget, and as long as the controller allows."""
+        draws = [row.random(len(self.reports)) for row in self.scenario.rows]
+        pairs = zip(asked, draws, self.scenario.rows, strict=True)
+        left = [0 if draw.random() < row.empty_rate else count for count, draw, row in pairs]
+        tokens: list[list[int]] = [[] for _ in asked]
+        watches = isinstance(self.session, GammaSession) and self.session.uses_confidence
         while any(left):
-            drawn = [count > 0 for count in left]
-            for row, new in enumerate(drawn):
-                if new:
-                    draft.drafted[row] += 1
-                    draft.tokens[row].append(draws[row].randrange(VOCAB))
-                    left[row] -= 1
-            if watches:
-                q = [draw.random() if new else math.nan for draw, new in zip(draws, drawn, strict=True)]
-                left = [count if more else 0 for count, more in zip(left, self._ask_watcher(q), strict=True)]
-        return draft
+            q = []
+            for row, draw in enumerate(draws):
+                if left[row]:
+                    tokens[row].append(draw.randrange(VOCAB))
+                q.append(draw.random() if left[row] and watches else math.nan)
+            on = self._ask_watcher(q) if watches else (True,) * len(q)
+            left = [max(count - 1, 0) if more else 0 for count, more in zip(left, on, strict=True)]
+        return tokens
 
     def _ask_watcher(self, confidence: list[float]) -> tuple[bool, ...]:
-        session, passed = self._gamma, list(confidence)
-        assert session is not None
-        doing = f"called keep_drafting({_numbers(confidence)})"
-        answer = self._call(doing, lambda: session.keep_drafting(passed), "keep_drafting")
+        assert isinstance(self.session, GammaSession)
+        did, passed = f"{self.log}\ncalled keep_drafting({confidence})", list(confidence)
+        expected = f"{len(passed)} answer(s), one per row, also for rows that drafted nothing (NaN)"
+        with calling(did, expected):
+            answer = tuple(map(bool, self.session.keep_drafting(passed)))
         if repr(passed) != repr(confidence):
-            self._fail_if("unchanged", f"the argument is now {_numbers(passed)}", "an unchanged argument")
-        if not _has_length(answer, len(confidence)):
-            hint = "Rows that drafted nothing (NaN) need an answer, too."
-            self._fail_if("keep_drafting", f"{answer!r}", f"{len(confidence)} answer(s), one per row", hint)
-            return (True,) * len(confidence)
-        self.watched.append((tuple(confidence), tuple(bool(one) for one in answer)))
-        return self.watched[-1][1]
+            raise CheckFailure(did, f"the argument is now {passed}", "an unchanged argument")
+        if len(answer) != len(passed):
+            raise CheckFailure(did, f"{answer}", expected)
+        self.watched.append((tuple(confidence), answer))
+        return answer
 
     def _ask_lenience(self) -> tuple[tuple[float, ...], ...] | None:
-        if not self._drives_lenience:
+        if not isinstance(self.session, LenienceSession):
             return None
-        session = self._lenience
-        answer = _NO_ANSWER if session is None else self._call("called lenience()", session.lenience)
-        rows = None if answer is _NO_ANSWER else self._parse_lenience(answer)
-        if rows is not None:
-            if not all(0 < value <= 1 for row in rows for value in row):
-                self._fail_if("range", f"{answer!r}", "l in (0, 1] for every row and position")
-            self._last_lenience = tuple(tuple(v if 0 < v <= 1 else 1.0 for v in row) for row in rows)
-        return self._last_lenience
+        did = f"{self.log}\ncalled lenience()"
+        expected = (
+            f"{len(self._ended)} answer(s), one per row, also for rows that have ended: a number in (0, 1], or a "
+            "list of at least one, of which the last holds for all later positions"
+        )
+        with calling(did, expected):
+            answer = self.session.lenience()
+            rows = [tuple(row) if isinstance(row, Sequence) else (row,) for row in answer]
+            leniences = tuple(tuple(map(float, row)) for row in rows)
+        if len(rows) != len(self._ended) or not all(row and all(0 < x <= 1 for x in row) for row in leniences):
+            raise CheckFailure(did, f"{answer!r}", expected)
+        return leniences
 
-    def _parse_lenience(self, answer: Sequence[float | Sequence[float]]) -> tuple[tuple[float, ...], ...] | None:
-        expected = f"{len(self._rows)} answer(s), one per row: a number, or a list of at least one"
-        hint = "Rows that have ended need an answer, too."
-        if _has_length(answer, len(self._rows)):
-            try:
-                rows = [tuple(row) if isinstance(row, Sequence) else (row,) for row in answer]
-                parsed = tuple(tuple(float(value) for value in row) for row in rows)
-            except (TypeError, ValueError, RuntimeError):
-                hint = "Convert tensors and arrays to lists of `float`."
-            else:
-                if all(parsed):
-                    return parsed
-                hint = "The last number of a row holds for all later positions, so there must be at least one."
-        self._fail_if("form", f"{answer!r}", expected, hint)
-        return None
-
-    def _verify(self, draft: _Draft, leniences: Sequence[Sequence[float]] | None) -> StepReport:
+    def _verify(self, asked: tuple[int, ...], tokens: Sequence[Sequence[int]]) -> StepReport:
+        """Accept tokens as the scenario says; return the report."""
         step, seconds = len(self.reports), 0.01 * (1 + len(self.reports) % 4)
         accepted, committed, deviation = [], [], []
-        for index, (row, drafted) in enumerate(zip(self._rows, draft.drafted, strict=True)):
-            draw = row.behavior.random(-1 - step)
-            count = 0
-            while count < drafted and draw.random() < row.behavior.acceptance_at(step):
+        for index, (row, drafted) in enumerate(zip(self.scenario.rows, tokens, strict=True)):
+            draw, count = row.random(-1 - step), 0
+            while count < len(drafted) and draw.random() < row.acceptance_at(step):
                 count += 1
-            new = [*draft.tokens[index][:count], draw.randrange(VOCAB)]
-            if row.ended:
+            new = [*drafted[:count], draw.randrange(VOCAB)]
+            if self._ended[index]:
                 new = []
-            elif draw.random() < row.behavior.end_rate:
-                new, row.ended = new[: 1 + draw.randrange(len(new))], True
-            row.length += len(new)
-            row.ended = row.ended or row.length >= row.behavior.room
+            elif draw.random() < row.end_rate:
+                new = new[: 1 + draw.randrange(len(new))]
+                self._ended[index] = True
+            self._lengths[index] += len(new)
+            self._ended[index] |= self._lengths[index] >= row.room
             accepted.append(min(count, len(new)))
             committed.append(tuple(new))
-            row_lenience = leniences[index] if leniences is not None else (1.0,)
-            verified = min(count + 1, drafted, len(new))
-            deviation.append(sum(self._deviation(row_lenience, position, draw) for position in range(verified)))
+            positions = range(min(count + 1, len(drafted), len(new)))
+            deviation.append(sum(self._deviation(index, position, draw) for position in positions))
+        longest = max(map(len, tokens))
         return StepReport(
             step=step,
-            asked=draft.asked,
-            outcome=Outcome(
-                tuple(draft.drafted),
-                tuple(accepted),
-                tuple(committed),
-                tuple(row.ended for row in self._rows),
-            ),
-            draft_tokens=tuple(map(tuple, draft.tokens)),
-            draft_seconds=seconds * max(draft.drafted) / 5,
+            asked=asked,
+            outcome=Outcome(tuple(map(len, tokens)), tuple(accepted), tuple(committed), tuple(self._ended)),
+            draft_tokens=tuple(map(tuple, tokens)),
+            draft_seconds=seconds * longest / 5,
             verify_seconds=seconds,
-            step_seconds=seconds * (1 + max(draft.drafted) / 5),
+            step_seconds=seconds * (1 + longest / 5),
             deviation=tuple(deviation),
         )
 
-    def _deviation(self, row_lenience: Sequence[float], position: int, draw: random.Random) -> float:
+    def _deviation(self, index: int, position: int, draw: random.Random) -> float:
         """Return the total variation spent at a position: at most 1 / l - 1; 0 or 1 for greedy decoding."""
-        lenience = row_lenience[min(position, len(row_lenience) - 1)]
+        row = (self.leniences[-1] or ((1.0,),) * len(self._ended))[index]
+        lenience = row[min(position, len(row) - 1)]
         if lenience == 1:
             return 0.0
         return float(draw.random() < 0.3) if self.scenario.greedy else min(1.0, 1 / lenience - 1) * draw.random()
-
-    def _observe(self, report: StepReport) -> None:
-        for session in (self._gamma, self._lenience):
-            if session is not None:
-                self._call(f"called observe() with {_short(report)}", lambda one=session: one.observe(report))  # type: ignore[misc]
-        self.reports.append(report)
-        self._doing = ""
-
-
-def _has_length(answer: object, length: int) -> bool:
-    try:
-        return len(answer) == length  # type: ignore[arg-type]
-    except TypeError:
-        return False
-
-
-def _short(report: StepReport) -> str:
-    """Return the main fields of a report as text."""
-    outcome = (
-        f"{name}={getattr(report.outcome, name)}" for name in ("drafted", "accepted", "committed", "finished")
-    )
-    return ", ".join([f"asked={report.asked}", *outcome, f"deviation={report.deviation}"])
-
-
-def _numbers(values: Sequence[float]) -> str:
-    return "[" + ", ".join(f"{value:.2f}" for value in values) + "]"

@@ -7,11 +7,9 @@ import gc
 import os
 import random
 import signal
-import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -19,96 +17,49 @@ import torch
 
 from specdec_core.interface import TargetFeatures
 
-_HANDLED = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
-"""The signals that end a command."""
+_HANDLED = (signal.SIGINT, signal.SIGTERM)
 
 
-@dataclass(frozen=True)
-class GlobalSetting:
-    """A setting of the thread or the process.
-
-    Attributes:
-        name: What messages call it.
-        read: Returns its value.
-        write: Sets it to such a value.
-        comparable: Returns a value in a form in which equal values compare equal.
-    """
-
-    name: str
-    read: Callable[[], Any]
-    write: Callable[[Any], Any]
-    comparable: Callable[[Any], Any] = lambda value: value
-
-
-def _autocast() -> tuple[bool, bool]:
-    return torch.is_autocast_enabled("cpu"), torch.is_autocast_enabled("cuda")
-
-
-def _set_autocast(before: tuple[bool, bool]) -> None:
+def _autocast(before: tuple[bool, bool]) -> None:
     for device, enabled in zip(("cpu", "cuda"), before, strict=True):
         torch.set_autocast_enabled(device, enabled)
 
 
-def _default_device() -> torch.device:
-    return torch.empty(0).device  # a tenth of the time of torch.get_default_device()
-
-
-def _set_default_device(before: torch.device) -> None:
-    torch.set_default_device(None)
-    if _default_device() != before:
-        torch.set_default_device(before)
-
-
-def _signal_handlers() -> tuple[Any, ...]:
-    return tuple(map(signal.getsignal, _HANDLED))
-
-
-def _set_signal_handlers(before: tuple[Any, ...]) -> None:
-    if threading.current_thread() is not threading.main_thread():
-        return  # no other thread can have changed them, nor can this one
-    for number, handler in zip(_HANDLED, before, strict=True):
-        if handler is not None:  # one that Python did not install
-            signal.signal(number, handler)
-
-
-def _set_environment(before: Mapping[str, str]) -> None:
-    for name in os.environ.keys() - before.keys():
-        del os.environ[name]
+def _environment(before: Mapping[str, str]) -> None:
+    os.environ.clear()
     os.environ.update(before)
 
 
-def _with_bytes(value: Any) -> Any:
-    """Return nested mappings as tuples and arrays as bytes, which are quick to compare."""
-    if isinstance(value, Mapping):
-        return tuple((name, _with_bytes(part)) for name, part in value.items())
-    return value.tobytes() if isinstance(value, np.ndarray) else value
+def _numpy() -> tuple[Any, ...]:
+    kind, keys, *rest = np.random.get_state()
+    return (kind, np.asarray(keys).tolist(), *rest)
 
 
-CHECKED = (
-    GlobalSetting("torch's autocast", _autocast, _set_autocast),
-    GlobalSetting("torch's default device", _default_device, _set_default_device),
-    GlobalSetting("torch's default dtype", torch.get_default_dtype, torch.set_default_dtype),
-    GlobalSetting("torch's number of threads", torch.get_num_threads, torch.set_num_threads),
-    GlobalSetting("the working directory", os.getcwd, os.chdir),
-    GlobalSetting("signal handlers", _signal_handlers, _set_signal_handlers),
-    GlobalSetting("torch's gradient mode", torch.is_grad_enabled, torch.set_grad_enabled),
-    GlobalSetting("torch's random state", torch.get_rng_state, torch.set_rng_state, torch.Tensor.tolist),
-    GlobalSetting("python's random state", random.getstate, random.setstate),
+SETTINGS: dict[str, tuple[Callable[[], Any], Callable[[Any], object]]] = {
+    "torch's autocast": (lambda: tuple(map(torch.is_autocast_enabled, ("cpu", "cuda"))), _autocast),
+    "torch's default device": (
+        torch.get_default_device,
+        lambda device: torch.set_default_device(None if device.type == "cpu" else device),
+    ),
+    "torch's default dtype": (torch.get_default_dtype, torch.set_default_dtype),
+    "torch's number of threads": (torch.get_num_threads, torch.set_num_threads),
+    "torch's gradient mode": (torch.is_grad_enabled, torch.set_grad_enabled),
+    "torch's matmul precision": (torch.get_float32_matmul_precision, torch.set_float32_matmul_precision),
+    "torch's random state": (
+        lambda: torch.get_rng_state().tolist(),
+        lambda state: torch.set_rng_state(torch.tensor(state, dtype=torch.uint8)),
+    ),
+    "python's random state": (random.getstate, random.setstate),
     # numpy's legacy generator is the one that all of a process shares.
-    GlobalSetting(
-        "numpy's random state", lambda: np.random.get_state(legacy=False), np.random.set_state, _with_bytes
+    "numpy's random state": (_numpy, np.random.set_state),
+    "the working directory": (os.getcwd, os.chdir),
+    "signal handlers": (
+        lambda: [signal.getsignal(number) for number in _HANDLED],
+        lambda before: [signal.signal(*pair) for pair in zip(_HANDLED, before, strict=True)],
     ),
-    GlobalSetting(
-        "torch's matmul precision", torch.get_float32_matmul_precision, torch.set_float32_matmul_precision
-    ),
-    GlobalSetting(
-        "torch's deterministic mode",
-        torch.are_deterministic_algorithms_enabled,
-        torch.use_deterministic_algorithms,
-    ),
-    GlobalSetting("environment variables", lambda: dict(os.environ), _set_environment),
-)
-"""Settings that a plugin must leave as they were."""
+    "environment variables": (lambda: dict(os.environ), _environment),
+}
+"""Settings of the process that a plugin must leave as they were: how to read and write each."""
 
 
 Reference: TypeAlias = Callable[[], object | None]
@@ -192,7 +143,7 @@ def _equal(one: Any, other: Any) -> bool:
 
 def global_state() -> dict[str, Any]:
     """Return the global state of the process, by name."""
-    return {one.name: one.comparable(one.read()) for one in CHECKED}
+    return {name: read() for name, (read, _) in SETTINGS.items()}
 
 
 def changed_globals(before: Mapping[str, Any]) -> list[str]:
@@ -203,10 +154,9 @@ def changed_globals(before: Mapping[str, Any]) -> list[str]:
 @contextmanager
 def restored_globals() -> Iterator[None]:
     """Restore the global state at the end, so that one plugin cannot spoil the checks of the next."""
-    before = [one.read() for one in CHECKED]
+    before = global_state()
     try:
         yield
     finally:
-        for one, value in zip(CHECKED, before, strict=True):
-            if one.comparable(one.read()) != one.comparable(value):
-                one.write(value)
+        for name in changed_globals(before):
+            SETTINGS[name][1](before[name])

@@ -1,14 +1,11 @@
-"""Chi-square tests of samples against the distributions they should come from.
-
-Torch has the incomplete gamma function that p-values need, so the kit does not depend on scipy.
-"""
+"""Chi-square tests of samples against the distributions they should come from."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
 
-import torch
+from scipy.stats import chi2
 
 SUSPICIOUS = 1e-6
 """A check fails below this p-value.
@@ -46,21 +43,13 @@ def chi_square(observed: Sequence[float], expected: Sequence[float]) -> tuple[fl
     return sum((count - mean) ** 2 / mean for count, mean in pairs), max(len(pairs) - 1, 0)
 
 
-def p_value(statistic: float, freedom: int) -> float:
-    """Return the probability that chi-square with `freedom` degrees of freedom is at least `statistic`."""
-    if freedom == 0:
-        return 1.0
-    half = torch.tensor([freedom / 2, statistic / 2], dtype=torch.float64)
-    return float(torch.special.gammaincc(half[0], half[1]))
-
-
 def p_of_groups(groups: Iterable[tuple[Sequence[float], Sequence[float]]]) -> float:
     """Return the joint p-value of independent groups, each a pair of observed and expected counts."""
     statistic, freedom = 0.0, 0
     for observed, expected in groups:
         own, degrees = chi_square(observed, expected)
         statistic, freedom = statistic + own, freedom + degrees
-    return p_value(statistic, freedom)
+    return float(chi2.sf(statistic, freedom)) if freedom else 1.0
 
 
 def p_of_sequences(seen: Mapping[tuple[int, ...], int], expected: Mapping[tuple[int, ...], float]) -> float:

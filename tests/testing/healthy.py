@@ -155,6 +155,20 @@ class Cached(Toy):
     def open(self, session: SessionInfo) -> DraftSession:
         return CachedSession(self, session.batch_size)
 
+    def commit(self, session: CachedSession, outcome: Outcome) -> None:
+        """Update the rows of a session."""
+        for index in range(len(session.rows)):
+            self.keep(session.rows[index], session.begin[index], index, outcome)
+
+    def keep(self, row: list[int], begin: int, index: int, outcome: Outcome) -> None:
+        """Replace a row's draft tokens, which begin at `begin`, by the committed ones."""
+        row[begin:] = outcome.committed[index]
+
+    def rollback(self, session: CachedSession, lengths: Sequence[int]) -> None:
+        """Cut the rows of a session."""
+        for row, length in zip(session.rows, lengths, strict=True):
+            del row[length:]
+
 
 class CachedSession(DraftSession):
     """The tokens read in each row; draft tokens stay at the end until a commit."""
@@ -176,20 +190,12 @@ class CachedSession(DraftSession):
         return request.proposal()
 
     def commit(self, outcome: Outcome) -> None:
-        if not any(self.rows):
-            return  # nothing was read yet, and the first request brings all tokens
-        for index in range(len(self.rows)):
-            self.keep(index, outcome)
-        self.begin = [len(row) for row in self.rows]
-
-    def keep(self, index: int, outcome: Outcome) -> None:
-        """Replace a row's draft tokens by the committed ones."""
-        del self.rows[index][self.begin[index] :]
-        self.rows[index] += outcome.committed[index]
+        if any(self.rows):  # else nothing was read yet, and the first request brings all tokens
+            self.drafter.commit(self, outcome)
+            self.begin = [len(row) for row in self.rows]
 
     def rollback(self, lengths: Sequence[int]) -> None:
-        for row, length in zip(self.rows, lengths, strict=True):
-            del row[length:]
+        self.drafter.rollback(self, lengths)
         self.begin = [len(row) for row in self.rows]
 
 
@@ -214,6 +220,8 @@ class Hidden(Stateless):
 class Following(GammaController):
     """Drafts one token more than were accepted last time, row by row."""
 
+    uses_confidence = False
+
     def __init__(self) -> None:
         super().__init__(SizeConfig())
 
@@ -224,38 +232,45 @@ class Following(GammaController):
     def open(self, batch: BatchInfo) -> GammaSession:
         return FollowingSession(self, batch)
 
+    def plan(self, session: FollowingSession) -> Any:
+        """Return the gammas of a session's rows."""
+        return session.gammas
+
+    def keep_drafting(self, confidence: Any) -> Any:
+        """Return which rows draft on."""
+        return [value >= 0.3 for value in confidence]
+
+    def observe(self, session: FollowingSession, report: StepReport) -> None:
+        """Update the gammas of a session's rows."""
+        session.gammas = [min(accepted + 1, self.max_gamma) for accepted in report.outcome.accepted]
+
 
 class FollowingSession(GammaSession):
     """One gamma per row."""
 
     def __init__(self, controller: Following, batch: BatchInfo) -> None:
         self.controller, self.batch = controller, batch
-        self.gammas = [1] * batch.batch_size
+        self.uses_confidence = controller.uses_confidence
+        self.gammas: Any = [1] * batch.batch_size
+        self.memory: Any = None
 
-    def plan(self) -> Sequence[int]:
-        return self.gammas
+    def plan(self) -> Any:
+        return self.controller.plan(self)
+
+    def keep_drafting(self, confidence: Sequence[float]) -> Any:
+        return self.controller.keep_drafting(confidence)
 
     def observe(self, report: StepReport) -> None:
-        self.gammas = [min(accepted + 1, self.controller.max_gamma) for accepted in report.outcome.accepted]
+        self.controller.observe(self, report)
 
 
 class Confident(Following):
-    """Stops a draft after a token with small q."""
-
-    def open(self, batch: BatchInfo) -> GammaSession:
-        return ConfidentSession(self, batch)
-
-
-class ConfidentSession(FollowingSession):
-    """Asks for `max_gamma`, and uses confidence."""
+    """Asks for `max_gamma`, and stops a draft after a token with small q."""
 
     uses_confidence = True
 
-    def plan(self) -> Sequence[int]:
-        return [self.controller.max_gamma] * self.batch.batch_size
-
-    def keep_drafting(self, confidence: Sequence[float]) -> Sequence[bool]:
-        return [value >= 0.3 for value in confidence]
+    def plan(self, session: FollowingSession) -> Any:
+        return [self.max_gamma] * session.batch.batch_size
 
 
 class Lenient(LenienceController):
@@ -267,25 +282,34 @@ class Lenient(LenienceController):
     def open(self, batch: BatchInfo) -> LenienceSession:
         return LenientSession(self, batch)
 
+    def lenience(self, session: LenientSession) -> Any:
+        """Return l of a session's rows."""
+        return session.values
+
+    def observe(self, session: LenientSession, report: StepReport) -> None:
+        """Update l of a session's rows."""
+        for row, value in enumerate(session.values):
+            session.values[row] = self.learn(row, value, report)
+
+    def learn(self, row: int, value: float, report: StepReport) -> float:
+        """Return l of a row after a report."""
+        rejected = report.verified[row] > report.outcome.accepted[row]
+        return max(value * (0.8 if rejected else 1.0), 0.3)
+
 
 class LenientSession(LenienceSession):
     """One l per row."""
 
     def __init__(self, controller: Lenient, batch: BatchInfo) -> None:
         self.controller, self.batch = controller, batch
-        self.values = [1.0] * batch.batch_size
+        self.values: list[float] = [1.0] * batch.batch_size
+        self.memory: Any = None
 
-    def lenience(self) -> Sequence[float | Sequence[float]]:
-        return self.values
+    def lenience(self) -> Any:
+        return self.controller.lenience(self)
 
     def observe(self, report: StepReport) -> None:
-        for row in range(self.batch.batch_size):
-            self.learn(row, report)
-
-    def learn(self, row: int, report: StepReport) -> None:
-        """Learn from a report of a row."""
-        rejected = report.verified[row] > report.outcome.accepted[row]
-        self.values[row] = max(self.values[row] * (0.8 if rejected else 1.0), 0.3)
+        self.controller.observe(self, report)
 
 
 class Strict(Lenient):
@@ -294,15 +318,8 @@ class Strict(Lenient):
     def __init__(self) -> None:
         super().__init__(LosslessConfig())
 
-    def open(self, batch: BatchInfo) -> LenienceSession:
-        return StrictSession(self, batch)
-
-
-class StrictSession(LenientSession):
-    """Always 1."""
-
-    def learn(self, row: int, report: StepReport) -> None:
-        return
+    def learn(self, row: int, value: float, report: StepReport) -> float:
+        return 1.0
 
 
 class LosslessConfig(LenienceConfig):
