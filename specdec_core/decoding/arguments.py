@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
@@ -18,11 +18,11 @@ from specdec_core.interface import (
     ModelSettings,
     PluginConfig,
     PluginError,
-    RuleConfig,
 )
 from specdec_core.interface.constraint import Constraint
 from specdec_core.interface.errors import ArgumentError, unknown_name
-from specdec_core.interface.settings import GenerationOptions, GenerationSettings
+from specdec_core.interface.run import RunSettings
+from specdec_core.interface.settings import GenerationOptions, GenerationSettings, SamplingSettings
 from specdec_core.interface.spec import PluginKind
 from specdec_core.models import LoadedModel
 from specdec_core.models.load.model_requirements import unmet_requirements
@@ -33,7 +33,6 @@ from specdec_core.registry import (
     describe,
     dotted,
     plugin_settings,
-    rule_problems,
 )
 
 PluginName: TypeAlias = str | Mapping[str, Any] | PluginConfig
@@ -96,22 +95,6 @@ def make_drafter(
     return drafter
 
 
-def check_plugin(kind: PluginKind, given: object, registry: Registry | None = None) -> None:
-    """Check what names a plugin that is made later, when the target is known.
-
-    Args:
-        kind: The plugin's kind.
-        given: A plugin, what names one, or None.
-        registry: Where plugins come from; by default the installed ones.
-
-    Raises:
-        ArgumentError: It is none of these.
-        ConfigError: Its name or settings are invalid.
-    """
-    if given is not None and not isinstance(given, _BASES[kind]):
-        _settings(registry or default_registry(), kind, given)
-
-
 def make_gamma(given: GammaLike | None, registry: Registry | None = None) -> GammaController | None:
     """Return the gamma controller that was given, or create the one that was named; None for None.
 
@@ -140,38 +123,18 @@ def make_lenience(given: LenienceLike | None, registry: Registry | None = None) 
     return made
 
 
-def make_rule(
-    given: RuleLike | None,
-    registry: Registry | None = None,
-    *,
-    greedy: bool,
-    lenience: LenienceController | None = None,
-) -> AcceptanceRule | None:
+def make_rule(given: RuleLike | None, registry: Registry | None = None) -> AcceptanceRule | None:
     """Return the acceptance rule that was given, or create the one that was named; None for None.
-
-    Args:
-        given: An acceptance rule, or what names one.
-        registry: Where plugins come from; by default the installed ones.
-        greedy: Whether the target decodes greedily.
-        lenience: The lenience controller that it is to work with.
 
     Raises:
         ArgumentError: It is neither an acceptance rule nor what names one.
-        ConfigError: Its name or settings are invalid, or it works neither at this temperature nor with lenience.
+        ConfigError: Its name or settings are invalid.
         PluginError: It cannot be created.
     """
-    if given is None:
-        return None
-    rule: AcceptanceRule = (
-        given if isinstance(given, AcceptanceRule) else _controller("rule", given, registry or default_registry())
-    )
-    config = getattr(rule, "config", None)
-    if isinstance(config, RuleConfig):
-        lossless = lenience is None or getattr(lenience.config, "lossless", False)
-        name = getattr(config, "name", type(rule).__name__)
-        for _, problem in rule_problems(config, name, greedy=greedy, lenient=not lossless):
-            raise ConfigError(f"rule: {problem}")
-    return rule
+    if given is None or isinstance(given, AcceptanceRule):
+        return given
+    made: AcceptanceRule = _controller("rule", given, registry or default_registry())
+    return made
 
 
 def with_options(settings: _Settings, options: Mapping[str, Any], elsewhere: str) -> _Settings:
@@ -258,33 +221,47 @@ def constraint_of_each(
     ]
 
 
-def require_no_drafts(given: Mapping[str, object]) -> None:
-    """Reject settings of drafts where there is no drafter.
+def run_settings(
+    drafter: DrafterLike | None,
+    gamma: GammaController | None,
+    lenience: LenienceController | None,
+    rule: AcceptanceRule | None,
+    draft_sampling: SamplingSettings | None,
+    draft_beams: int | None = None,
+) -> RunSettings:
+    """Return the description of a run, which says what of it goes together.
 
     Args:
-        given: Arguments that have a meaning with a drafter only, by name; None for those that were not given.
+        drafter: The drafter, or what names one, which is not loaded.
+        gamma: The gamma controller.
+        lenience: The lenience controller.
+        rule: The acceptance rule; None for Algorithm 1.
+        draft_sampling: The drafter's own sampling settings.
+        draft_beams: With beams, the number of nodes in each level of the draft.
 
     Raises:
-        ConfigError: One was given.
+        ArgumentError: An argument is of a type that is not taken.
+        ConfigError: The drafter's name or settings are invalid.
     """
-    names = [name for name, value in given.items() if value is not None]
-    if names:
-        raise ConfigError(
-            f"{' and '.join(names)} {'were' if len(names) > 1 else 'was'} given without a drafter, so nothing is "
-            'drafted; pass a drafter too, such as drafter="prompt-copy", or leave '
-            f"{'them' if len(names) > 1 else 'it'} out."
-        )
+    if not (draft_beams is None or (type(draft_beams) is int and draft_beams > 0)):
+        raise ArgumentError(f"draft_beams={draft_beams!r} was given; it takes a whole number above 0, or None.")
+    if drafter is not None and not isinstance(drafter, Drafter):
+        drafter = _settings(default_registry(), "drafter", drafter)
+    parts = {"drafter": drafter, "gamma": gamma, "lenience": lenience, "rule": rule}
+    given = {kind: _config(part) for kind, part in parts.items() if part is not None}
+    return RunSettings(**given, draft_sampling=draft_sampling, draft_beams=draft_beams)
 
 
-def checked_width(width: object) -> int | None:
-    """Return the number of nodes in a level of the drafter's beam search.
+def _config(plugin: object) -> PluginConfig:
+    """Return the settings of a plugin; one that keeps none has none."""
+    config = plugin if isinstance(plugin, PluginConfig) else getattr(plugin, "config", None)
+    return config if isinstance(config, PluginConfig) else PluginConfig()
 
-    Raises:
-        ArgumentError: It is neither a whole number above 0 nor None.
-    """
-    if width is None or (isinstance(width, int) and not isinstance(width, bool) and width > 0):
-        return width
-    raise ArgumentError(f"draft_beams={width!r} was given; it takes a whole number above 0, or None.")
+
+def require(problems: Iterable[tuple[str, str]]) -> None:
+    """Raise a `ConfigError` about the first problem of a run, if there is one."""
+    for name, problem in problems:
+        raise ConfigError(f"{name}: {problem}")
 
 
 def _controller(kind: PluginKind, given: object, registry: Registry) -> Any:

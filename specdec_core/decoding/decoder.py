@@ -14,14 +14,14 @@ from specdec_core.decoding.arguments import (
     GammaLike,
     LenienceLike,
     RuleLike,
-    checked_width,
     constraint_of_each,
     generation_settings,
     make_drafter,
     make_gamma,
     make_lenience,
     make_rule,
-    require_no_drafts,
+    require,
+    run_settings,
     settings_or_default,
     with_options,
 )
@@ -112,38 +112,19 @@ class Decoder:
                 f"target: an object of type {type(target).__name__} was given; pass what load_model(name) or "
                 "wrap_model(model, tokenizer) returns."
             )
-        if drafter is not None and gamma is None:
-            raise ConfigError(
-                "a drafter was given without gamma; pass the number of tokens to draft in a step, such as "
-                "gamma=4, or a gamma controller."
-            )
-        if drafter is None:
-            of_drafts = {
-                "gamma": gamma,
-                "lenience": lenience,
-                "draft_sampling": draft_sampling,
-                "draft_beams": draft_beams,
-            }
-            require_no_drafts(of_drafts)
         settings = with_options(settings_or_default(SamplingSettings, sampling, "sampling"), options, _TO_GENERATE)
         settings_or_default(SamplingSettings, draft_sampling, "draft_sampling")
         self.target = target
         self.gamma = make_gamma(gamma)
         self._lenience = make_lenience(lenience)
+        rule = make_rule(rule)
+        self._run = run_settings(drafter, self.gamma, self._lenience, rule, draft_sampling, draft_beams)
+        require(self._run.problems(greedy=settings.greedy))
         self._to_probs = LogitsToProbs(settings, processors, prove=True)
         self._draft_to_probs = LogitsToProbs(draft_sampling or settings, processors)
         self._strict = strict
-        made = make_rule(rule, greedy=self._to_probs.greedy, lenience=self._lenience)
-        self._rule = made or SpeculativeSampling()
+        self._rule = rule or SpeculativeSampling()
         self._sampling = settings
-        # What beams have to go together with.
-        exact = getattr(getattr(self._lenience, "config", None), "lossless", False)
-        self._run_settings = {
-            "draft_beams": checked_width(draft_beams),
-            "lenience": None if exact else self._lenience,
-            "rule": made,
-            "draft_sampling": draft_sampling,
-        }
         self.drafter = None if drafter is None else make_drafter(target, drafter)
         self._beams = BeamDecoder(
             target, self.drafter, self.gamma, self._to_probs, self._draft_to_probs, draft_beams
@@ -184,7 +165,7 @@ class Decoder:
         Warns:
             PluginWarning: A plugin failed and was switched off or overruled; once for each plugin.
         """
-        return finished(self._run(prompts, settings, observers, seeds, constraints, cache, options))
+        return finished(self._begin(prompts, settings, observers, seeds, constraints, cache, options))
 
     def stream(
         self,
@@ -200,7 +181,7 @@ class Decoder:
 
         Arguments, errors and warnings are those of `generate`. Leaving the loop early frees what the batch holds.
         """
-        return self._run(prompts, settings, observers, seeds, constraints, cache, options)
+        return self._begin(prompts, settings, observers, seeds, constraints, cache, options)
 
     def chat(self, system: str | None = None, *, template: str | None = None) -> Chat:
         """Begin a conversation with the target; `chat.send(text)` returns its answer.
@@ -214,7 +195,7 @@ class Decoder:
         """
         return Chat(self, system, template=template)
 
-    def _run(
+    def _begin(
         self,
         prompts: Prompt | Sequence[Prompt],
         settings: GenerationSettings | None,
@@ -226,8 +207,7 @@ class Decoder:
     ) -> Generator[StepReport, None, BatchResult]:
         started = perf_counter()
         settings = generation_settings(settings, options)
-        for name, problem in settings.beam_problems(self._sampling, **self._run_settings):
-            raise ConfigError(f"{name}: {problem}")
+        require(self._run.beam_problems(self._sampling, settings))
         if cache is not None:
             self._check_cache(settings)
         ids = [tuple(encode_prompt(self.target, one, str(n))) for n, one in enumerate(as_prompts(prompts))]

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
+from specdec_core.decoding.arguments import run_settings
 from specdec_core.decoding.counts import Tally
 from specdec_core.decoding.guard import PluginGuard
 from specdec_core.decoding.proposer import Proposer
@@ -181,12 +182,10 @@ def open_batch(
     """
     asked = info.max_gamma
     # Nobody drafts beyond the capacity, and buffers are as wide as the longest draft.
-    strict, trees = lenience is None, False
-    if lenience is not None:
-        with context.guard.calling(lenience):
-            strict = bool(getattr(lenience.config, "lossless", False))
+    trees = False
     with context.guard.calling(rule):
-        trees = model.family.trees and bool(rule.trees) and strict
+        lenient = run_settings(drafter, gamma, lenience, rule, None).lenient
+        trees = model.family.trees and bool(rule.trees) and not lenient
     info = replace(info, max_gamma=min(asked, info.capacity), trees=trees)
     room = tuple(row.limit - len(row.tokens) for row in rows)
     batch_info = BatchInfo(info.batch_size, asked, room, to_probs.greedy)

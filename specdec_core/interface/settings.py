@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeAlias, TypedDict
 
@@ -92,45 +92,6 @@ class GenerationSettings(Validated):
         if value is not None and info.data.get("beams", 1) > 1:
             raise ValueError("given with 'beams', but beam search takes no constraint; remove one")
         return value
-
-    def beam_problems(self, sampling: SamplingSettings, **run: object) -> Iterator[tuple[str, str]]:
-        """Yield the settings that do not go together with this number of beams, each with the reason.
-
-        Args:
-            sampling: The target's sampling settings.
-            **run: Settings of the run that differ from the defaults: `draft_beams`, `lenience`, `rule`,
-                `draft_sampling`.
-        """
-        if self.beams == 1:
-            for name in BEAM_SETTINGS:
-                if (value := getattr(self, name)) != GenerationSettings.model_fields[name].default:
-                    yield name, f"{value!r} was given, but it only has a meaning with beams, such as beams: 4."
-            if run.get("draft_beams") is not None:
-                yield "draft_beams", f"{run['draft_beams']} was given, but only with beams above 1 is it used."
-            return
-        if not sampling.greedy:
-            yield (
-                "temperature",
-                f"{sampling.temperature:g} was given, but beam search takes the best, and draws nothing; set "
-                "temperature: 0, or beams: 1.",
-            )
-        if self.num_return_sequences > self.beams:
-            yield (
-                "num_return_sequences",
-                f"{self.num_return_sequences} is more than there are beams ({self.beams}).",
-            )
-        width = run.get("draft_beams")
-        if isinstance(width, int) and width < self.beams:
-            yield (
-                "draft_beams",
-                f"{width} is less than the number of beams ({self.beams}): the beams could never all be drafted.",
-            )
-        draft = run.get("draft_sampling")
-        if isinstance(draft, SamplingSettings) and not draft.greedy:
-            yield "draft_sampling", "with beams the drafter takes its best tokens, too; set temperature: 0."
-        for name in ("lenience", "rule"):
-            if run.get(name) is not None:
-                yield name, "beams are exact: nothing is accepted but what beam search would do; remove it."
 
 
 class GenerationOptions(TypedDict, total=False):

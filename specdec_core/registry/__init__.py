@@ -7,7 +7,6 @@ from specdec_core.registry.requirements import (
     beyond_token_ids,
     check_requirements,
     encoder_mismatch,
-    rule_problems,
 )
 from specdec_core.registry.settings_models import plugin_settings, plugin_types
 from specdec_core.registry.shipped import drafter_settings, is_shipped, shipped_file
@@ -35,6 +34,5 @@ __all__ = [
     "nested_settings",
     "plugin_settings",
     "plugin_types",
-    "rule_problems",
     "shipped_file",
 ]

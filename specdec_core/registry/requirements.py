@@ -13,7 +13,7 @@ from specdec_core.registry.nesting import Keys, nested_settings
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from specdec_core.interface import PluginConfig, PluginSpec, RuleConfig
+    from specdec_core.interface import PluginConfig, PluginSpec
 
 
 def check_requirements(
@@ -116,29 +116,3 @@ def beyond_token_ids(config: PluginConfig) -> Iterator[tuple[Keys, str, str]]:
             if nested.marker.kind == "drafter":
                 more = beyond_token_ids(nested.config)
                 yield from (((*nested.keys, *keys), inner, needs) for keys, inner, needs in more)
-
-
-def rule_problems(config: RuleConfig, name: str, *, greedy: bool, lenient: bool) -> Iterator[tuple[str, str]]:
-    """Yield why an acceptance rule cannot be used with the other settings of a run.
-
-    Args:
-        config: The rule's settings.
-        name: How to name the rule.
-        greedy: Whether the target decodes greedily.
-        lenient: Whether lenience may be below 1.
-
-    Yields:
-        The setting to change, `temperature` or `lenience`, and the problem.
-    """
-    if config.greedy_only and not greedy:
-        yield (
-            "temperature",
-            f"the rule {name!r} compares draft tokens with the argmax, for greedy decoding only; set temperature "
-            "to 0, or choose another rule.",
-        )
-    if lenient and not config.takes_lenience:
-        yield (
-            "lenience",
-            f"the rule {name!r} is not defined for lenience below 1; remove the lenience, or choose the rule "
-            "'token'.",
-        )

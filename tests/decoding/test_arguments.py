@@ -101,9 +101,9 @@ class PickyConfig(RuleConfig):
     [
         (
             {"temperature": 0.5},
-            "rule: the rule 'Picky' compares draft tokens with the argmax.*set temp",
+            "temperature: the rule 'PickyConfig' compares draft tokens with the argmax.*set temp",
         ),
-        ({"temperature": 0, "lenience": 0.5}, "rule: the rule 'Picky' is not defined for lenience below 1"),
+        ({"temperature": 0, "lenience": 0.5}, "lenience: the rule 'PickyConfig' is not defined for len"),
     ],
 )
 def test_a_rule_is_refused_where_it_is_not_defined(target, arguments, said):
@@ -293,5 +293,5 @@ def test_an_empty_prompt_is_an_error(target, prompts):
     ],
 )
 def test_what_is_about_drafts_needs_a_drafter(target, given):
-    with pytest.raises(ConfigError, match=f"{next(iter(given))} was given without a drafter"):
+    with pytest.raises(ConfigError, match=f"{next(iter(given))}: given without a drafter"):
         Decoder(target, **given)

@@ -18,12 +18,12 @@ from specdec_core.decoding.arguments import (
     GammaLike,
     LenienceLike,
     RuleLike,
-    check_plugin,
     make_drafter,
     make_gamma,
     make_lenience,
     make_rule,
-    require_no_drafts,
+    require,
+    run_settings,
     settings_or_default,
 )
 from specdec_core.decoding.counts import Metrics, RequestMetrics, Tally
@@ -104,14 +104,6 @@ class GenerateWith:
         tokenizer: Any,
         strict: bool,
     ) -> None:
-        if drafter is not None and gamma is None:
-            raise ConfigError(
-                "generate_with: a drafter was given without gamma; pass the number of tokens to draft."
-            )
-        if drafter is None:
-            require_no_drafts({"gamma": gamma, "lenience": lenience, "draft_sampling": draft_sampling})
-        check_plugin("drafter", drafter)
-        check_plugin("rule", rule)
         if draft_sampling is not None:
             settings_or_default(SamplingSettings, draft_sampling, "draft_sampling")
         self._drafter = drafter
@@ -119,7 +111,9 @@ class GenerateWith:
         self._draft_sampling = draft_sampling
         self._gamma = make_gamma(gamma)
         self._lenience = make_lenience(lenience)
-        self._rule = rule
+        self._rule = make_rule(rule)
+        self._run = run_settings(drafter, self._gamma, self._lenience, self._rule, draft_sampling)
+        require(self._run.problems(greedy=True))
         self._strict = strict
         self._lock = Lock()
         self._known: dict[tuple[int, torch.device], tuple[LoadedModel, Drafter | None]] = {}
@@ -207,7 +201,7 @@ class GenerateWith:
             if self._draft_sampling is None
             else LogitsToProbs(self._draft_sampling)
         )
-        rule = make_rule(self._rule, greedy=not sampled, lenience=self._lenience) or SpeculativeSampling()
+        require(self._run.problems(greedy=not sampled))
         # Greedy decoding leaves torch's generator alone, as plain `generate` does.
         seeds = torch.randint(2**62, (count,)).tolist() if sampled else range(count)
         rows = [Row(list(row), len(row), len(row) + call.max_new_tokens, "length") for row in call.rows]
@@ -225,7 +219,7 @@ class GenerateWith:
                 self._lenience,
                 to_probs=to_probs,
                 stops=StopRule(call.eos_ids),
-                rule=rule,
+                rule=self._rule or SpeculativeSampling(),
                 encoded=call.encoded,
                 tally=Tally(len(rows), info.max_gamma),
             )

@@ -19,6 +19,7 @@ import torch
 from specdec_core.cluster import Pool
 from specdec_core.costs import Machine, StepCosts
 from specdec_core.decoding import make_gamma, make_lenience, make_rule
+from specdec_core.decoding.arguments import require
 from specdec_core.interface import (
     AcceptanceRule,
     GammaController,
@@ -227,7 +228,8 @@ class _TaskReplay:
             )
         greedy, registry = self._part.header.sampling.greedy, self._replay.registry
         lenience = make_lenience(run.lenience, registry)
-        rule = make_rule(run.rule, registry, greedy=greedy, lenience=lenience)
+        require(run.problems(greedy=greedy))
+        rule = make_rule(run.rule, registry)
         check_replayable(rule=rule, lenience=lenience, greedy=greedy, generation=self._task.generation)
         gamma = make_gamma(run.gamma, registry)
         assert gamma is not None, "only the baseline has none"

@@ -6,16 +6,17 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
+from specdec_core.interface.run import RunSettings
 from specdec_core.models.load.model_requirements import unmet_requirements
 from specdec_core.models.load.resolve import has_encoder
 from specdec_core.models.load.vocabulary import local_vocabulary
-from specdec_core.registry import Registry, rule_problems
+from specdec_core.registry import Registry
 from specdec_core.registry.nesting import Keys
 from specdec_core.study.config.schema import StudyConfig
 from specdec_core.study.config.study import BASELINE, Run, Task
 
 if TYPE_CHECKING:
-    from specdec_core.interface import RuleConfig
+    pass
 
 
 class Problem(NamedTuple):
@@ -44,7 +45,7 @@ def run_problems(
         registry: The plugins that it may name.
         folder: Base for relative paths.
     """
-    by_name: dict[str, list[Task]] = {run.name: [] for run in (Run(BASELINE), *runs)}
+    by_name: dict[str, list[Task]] = {run.name: [] for run in (Run(name=BASELINE), *runs)}
     for task in tasks:
         for run in task.runs:
             by_name[run.name].append(task)
@@ -83,13 +84,12 @@ def _requirements(
 def _rules(runs: Sequence[Run], of_run: Sequence[Sequence[Task]]) -> Iterator[Problem]:
     """Yield acceptance rules that work neither at a task's temperature nor with a run's lenience."""
     for index, (run, tasks) in enumerate(zip(runs, of_run, strict=True)):
-        if run.rule is None:
-            continue
-        sampled = [task for task in tasks if not task.sampling.greedy]
-        config, name = cast("RuleConfig", run.rule), str(run.labels.rule)
-        for setting, problem in rule_problems(config, name, greedy=not sampled, lenient=run.lenient):
-            where = _in_tasks(sampled) if setting == "temperature" else ""
-            yield Problem(("runs", index, "rule"), where + problem)
+        if run.rule is not None:
+            sampled = [task for task in tasks if not task.sampling.greedy]
+            for setting, problem in run.problems(greedy=not sampled):
+                if setting in ("temperature", "lenience"):
+                    where = _in_tasks(sampled) if setting == "temperature" else ""
+                    yield Problem(("runs", index, "rule"), where + problem)
 
 
 def _lossy(runs: Sequence[Run], of_run: Sequence[Sequence[Task]]) -> Iterator[Problem]:
@@ -115,21 +115,15 @@ def _beams(
 ) -> Iterator[Problem]:
     """Yield settings that do not go together with a task's number of beams."""
     for index, task in enumerate(tasks):
-        for name, problem in task.generation.beam_problems(task.sampling):
+        for name, problem in RunSettings().beam_problems(task.sampling, task.generation):
             part = "sampling" if name == "temperature" else "generation"
             written = config.tasks is not None and getattr(config.tasks[index], part) is not None
             keys: Keys = ("tasks", index, part, name) if written else (part, name)
             yield Problem(keys, problem, f"{_in_tasks([task])}{part}.{name}: ")
     for index, (run, compared) in enumerate(zip(runs, of_run, strict=True)):
-        given = {
-            "draft_beams": run.draft_beams,
-            "lenience": run.lenience if run.lenient else None,
-            "rule": run.rule,
-            "draft_sampling": run.draft_sampling,
-        }
         for task in compared:
-            for name, problem in task.generation.beam_problems(task.sampling, **given):
-                if name in given:
+            for name, problem in run.beam_problems(task.sampling, task.generation):
+                if name in RunSettings.model_fields:
                     yield Problem(("runs", index, name), problem, f"{_in_tasks([task])}{name}: ")
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from pydantic import ValidationError
 
 from specdec_core.interface.errors import ConfigError, ModelError, PromptError, unknown_name
+from specdec_core.interface.run import RunSettings
 from specdec_core.interface.settings import GenerationSettings, SamplingSettings, TargetConfig
 from specdec_core.models.load.resolve import model_folder
 from specdec_core.registry import (
@@ -188,8 +189,7 @@ class _Loader:
         if run.engine is not None and run.drafter is None:
             served = run.name or run.engine.model
             labels = RunLabels(f"served by {run.engine.host}", "")
-            refused = (run.lenience, run.draft_sampling, labels, run.rule, run.draft_beams)  # by the checks
-            return Run(served + origin.suffix, None, None, *refused, run.engine)
+            return _settings_of(run, served + origin.suffix, labels)
         gamma = controller_label(self._registry, "gamma", run.gamma)
         lenience = 1.0 if run.lenience is None else controller_label(self._registry, "lenience", run.lenience)
         drafter = drafter_label(run.drafter)
@@ -206,8 +206,7 @@ class _Loader:
         if run.engine is not None:
             drafter += f", served by {run.engine.host}"
         labels = RunLabels(drafter, gamma, lenience, rule)
-        settings = (run.drafter, run.gamma, run.lenience, run.draft_sampling, labels, run.rule, run.draft_beams)
-        return Run(name + origin.suffix, *settings, run.engine)
+        return _settings_of(run, name + origin.suffix, labels)
 
     def _tasks(self, config: StudyConfig, runs: Sequence[Run]) -> list[Task]:
         """Return the tasks; a study without `tasks` is a single unnamed one."""
@@ -348,8 +347,13 @@ class _Loader:
             return (), None
 
 
+def _settings_of(run: RunConfig, name: str, labels: RunLabels) -> Run:
+    given = {field: getattr(run, field) for field in (*RunSettings.model_fields, "engine")}
+    return Run(name=name, labels=labels, **given)
+
+
 def _baseline(config: StudyConfig) -> Run:
-    return Run(BASELINE, engine=None if config.baseline is None else config.baseline.engine)
+    return Run(name=BASELINE, engine=None if config.baseline is None else config.baseline.engine)
 
 
 _Settings = TypeVar("_Settings", bound="BaseModel")

@@ -8,19 +8,20 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from specdec_core.interface.errors import ConfigError, unknown_name
+from specdec_core.interface.run import RunSettings
 from specdec_core.interface.settings import BEAM_SETTINGS
 from specdec_core.registry import nested_settings
+from specdec_core.study.config.engine import EngineConfig
 from specdec_core.study.config.grouping import grouping_columns
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from specdec_core.interface import PluginConfig, RuleConfig
+    from specdec_core.interface import PluginConfig
     from specdec_core.interface.settings import GenerationSettings, SamplingSettings, TargetConfig
     from specdec_core.interface.spec import PluginKind
     from specdec_core.registry import Registry
-    from specdec_core.study.config.engine import EngineConfig
     from specdec_core.study.config.prompts import PromptText
     from specdec_core.study.config.repeats_config import RepeatsConfig
     from specdec_core.study.config.schema import PromptsConfig, StudyConfig
@@ -54,46 +55,23 @@ class RunLabels:
     rule: str | None = None
 
 
-@dataclass(frozen=True)
-class Run:
-    """One way to decode the prompts.
+class Run(RunSettings):
+    """One way to decode the prompts: the settings of a run, with a name.
 
     Attributes:
         name: Unique in its study.
-        drafter: Settings of the drafter, including its name; None for the baseline.
-        gamma: Settings of the gamma controller; None for the baseline.
-        lenience: Settings of the lenience controller; None is lossless.
-        draft_sampling: The drafter's own sampling settings; None uses those of the target.
-        labels: How tables show the settings above.
-        rule: Settings of the acceptance rule; None is Algorithm 1.
-        draft_beams: With beams, the number of nodes in each level of the draft; None for as many as beams.
+        labels: How tables show the settings.
         engine: The server that decodes; None for the target here. Drafter and gamma, if given, say what it drafts
             with.
     """
 
     name: str
-    drafter: PluginConfig | None = None
-    gamma: PluginConfig | None = None
-    lenience: PluginConfig | None = None
-    draft_sampling: SamplingSettings | None = None
     labels: RunLabels = RunLabels()
-    rule: PluginConfig | None = None
-    draft_beams: int | None = None
     engine: EngineConfig | None = None
 
     def __hash__(self) -> int:
         """Hash the name: settings may hold mappings, which have no hash."""
         return hash(self.name)
-
-    @property
-    def lenient(self) -> bool:
-        """Whether lenience may be below 1, as its controller declares."""
-        return self.lenience is not None and not getattr(self.lenience, "lossless", False)
-
-    def lossless_for(self, sampling: SamplingSettings) -> bool:
-        """Return whether outputs have the target's distribution, as lenience and rule declare."""
-        rule = cast("RuleConfig | None", self.rule)
-        return not self.lenient and (rule is None or rule.lossless_for(greedy=sampling.greedy))
 
     def resolved(self) -> dict[str, Any]:
         """Return all settings, including defaults, as plain data."""

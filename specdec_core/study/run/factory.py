@@ -97,13 +97,12 @@ def make_decoder(
     """
     if run.drafter is None:
         return Decoder(target, sampling=sampling, strict=strict)
-    lenience = make_lenience(run.lenience, registry)
     return Decoder(
         target,
         drafter or make_drafter(target, run.drafter, registry=registry, folder=folder),
         gamma=make_gamma(run.gamma, registry),
-        lenience=lenience,
-        rule=make_rule(run.rule, registry, greedy=sampling.greedy, lenience=lenience),
+        lenience=make_lenience(run.lenience, registry),
+        rule=make_rule(run.rule, registry),
         sampling=sampling,
         draft_sampling=run.draft_sampling,
         draft_beams=run.draft_beams,
