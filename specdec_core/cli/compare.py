@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -16,12 +16,10 @@ from specdec_core.cli.options.shared_options import (
     shown_progress,
 )
 from specdec_core.cli.options.study_options import ResultOptions, StudyOptions, grouped
+from specdec_core.costs import Machine, read_measurement
 from specdec_core.interface.errors import ConfigError
 from specdec_core.study import Comparison
 from specdec_core.study import compare as run_comparison
-
-if TYPE_CHECKING:
-    from specdec_core.costs import Machine
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,16 +128,15 @@ def read_machines(paths: Sequence[Path], record: str | None) -> list[Machine]:
     """
     if not paths or record is None:
         return []
-    from specdec_core.measurement.machines import read_machine
-    from specdec_core.measurement.measurement_file import read_measurement
     from specdec_core.offline.record.store import read_record
 
     recorded = read_record(record).header.target.model
-    for path in paths:
-        if (measured := read_measurement(path).target) != recorded:
-            note = f"{path}: speeds are those of {measured}, and the texts are those of {recorded}."
+    measured = {path: read_measurement(path) for path in paths}
+    for path, one in measured.items():
+        if one.target != recorded:
+            note = f"{path}: speeds are those of {one.target}, and the texts are those of {recorded}."
             error_console().print(note, style="yellow", soft_wrap=True)
-    return [read_machine(path) for path in paths]
+    return [one.machine(path.stem) for path, one in measured.items()]
 
 
 def show(result: Comparison, how: StudyOptions) -> None:

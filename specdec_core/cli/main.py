@@ -103,8 +103,7 @@ def _options(
     specdec generate "def main():" --trace \
         --drafter "{name: transformer, model: builtin:drafter}"
     specdec compare examples/quickstart.yaml
-    specdec measure --tokens 1000 \
-        --drafter "{name: transformer, model: builtin:drafter}"
+    specdec measure --drafter "{name: transformer, model: builtin:drafter}"
     ```
 
     Exit codes: 0 success; 1 a failed check of `specdec check`, a plugin that failed while text was generated, or

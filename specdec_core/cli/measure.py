@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
+from rich.console import RenderableType
+from rich.text import Text
 from typer import Argument, Option
 
 from specdec_core.cli.options.shared_options import (
@@ -18,74 +20,16 @@ from specdec_core.cli.options.shared_options import (
     output_console,
     quieten_libraries,
     shown_progress,
-    validated,
 )
-from specdec_core.cli.options.study_options import TaskOptions, given, grouped, study_of
+from specdec_core.cli.options.study_options import TaskOptions, grouped, study_of
+from specdec_core.costs import best_gamma, improvement_at_cost
+from specdec_core.costs.measurement import Acceptance, DrafterMeasurement, Measurement, write_measurement
+from specdec_core.costs.step_costs import StepCosts
 from specdec_core.interface.errors import ConfigError
-from specdec_core.interface.files import check_output, input_path
-from specdec_core.measurement.entries import entries_of
-from specdec_core.measurement.measurement_file import (
-    DrafterEntry,
-    Measurement,
-    MeasureSettings,
-    read_measurement,
-    write_measurement,
-)
-from specdec_core.registry import default_registry
-from specdec_core.study import Study, Task
-
-if TYPE_CHECKING:
-    from specdec_core.measurement.measure import MeasureContext
-
-
-@dataclass(frozen=True, kw_only=True)
-class _TaskOptions(TaskOptions):
-    """The prompts of a target."""
-
-    batch_size: Annotated[
-        int | None, Option(help="Prompts decoded together while steps are timed.  [default: 1]")
-    ] = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class _MeasureOptions:
-    """The settings of a measurement; each option is a field of `MeasureSettings`."""
-
-    tokens: Annotated[int | None, Option(help="Target tokens at which drafts are verified.  [default: 10000]")] = (
-        None
-    )
-    temperature: Annotated[
-        list[float] | None, Option(help="Sampling temperature, 0 is greedy; may be repeated.  [default: 0 and 1]")
-    ] = None
-    lenience: Annotated[
-        list[float] | None, Option(help="Lenience l in (0, 1], 1 is lossless; may be repeated.  [default: 1]")
-    ] = None
-    gamma: Annotated[int | None, Option(help="Tokens per draft at most.  [default: 8]")] = None
-    ranks: Annotated[
-        int | None,
-        Option(help="Siblings to draft at each depth of a tree, for `optimal-tree`; 0 for none.  [default: 0]"),
-    ] = None
-    rows: Annotated[
-        int | None, Option(help="Prompts decoded together while acceptance is measured.  [default: 8]")
-    ] = None
-    timings: Annotated[int | None, Option(help="Number of timings of each draft length.  [default: 20]")] = None
-
-
-@dataclass(frozen=True)
-class _Job:
-    """A measurement.
-
-    Attributes:
-        task: The target and its prompts.
-        folder: Base for relative paths.
-        entries: The drafters.
-        settings: What to measure, and how.
-    """
-
-    task: Task
-    folder: Path
-    entries: tuple[DrafterEntry, ...]
-    settings: MeasureSettings
+from specdec_core.interface.files import check_output
+from specdec_core.study.report.formats import UNKNOWN, number, rate, share, visible
+from specdec_core.study.report.layout import Column, ReportTable, Row, for_terminal
+from specdec_core.theory.speed import optimal_gamma, walltime_improvement
 
 
 @grouped
@@ -97,8 +41,13 @@ def measure(
     drafter: Annotated[
         list[str] | None, Option(help="A drafter: a name, or YAML with its settings; may be repeated.")
     ] = None,
-    options: _TaskOptions,
-    how: _MeasureOptions,
+    options: TaskOptions,
+    temperature: Annotated[
+        list[float] | None,
+        Option(min=0, help="Sampling temperature, 0 is greedy; may be repeated.  [default: 0 and 1]"),
+    ] = None,
+    gamma: Annotated[int, Option(min=1, max=1000, help="Tokens per draft at most.")] = 8,
+    timings: Annotated[int, Option(min=1, help="Number of timings of each draft length.")] = 20,
     output: Annotated[
         Path | None, Option("--output", "-o", help="JSON file for the result.", metavar="FILE")
     ] = None,
@@ -110,18 +59,17 @@ def measure(
 ) -> None:
     r"""Measure the acceptance rate, c and T(k) of drafters, and predict the speed-up and the best gamma.
 
-    The drafter proposes a draft at each token of the target's text. The acceptance rate alpha is the mean of
-    sum min(p, q) over these tokens (section 4.2), with a 95% confidence interval. Then steps with drafts of every
-    length are timed.
+    The target decodes the prompts alone, and each drafter is replayed on these texts. The acceptance rate alpha is
+    the mean of sum min(p, q) over their tokens (section 4.2), with a 95% confidence interval over prompts. Steps
+    with drafts of every length are timed.
 
-    Controllers read the file of --output, from which the same command resumes.
+    `specdec replay --machine` and the controller `optimal` read the file of --output.
 
     For example:
 
     ```
-    specdec measure --tokens 2000 \
-        --drafter "{name: transformer, model: builtin:drafter}"
-    specdec measure --drafter prompt-copy --lenience 1 --lenience 0.5
+    specdec measure --drafter "{name: transformer, model: builtin:drafter}"
+    specdec measure --drafter prompt-copy --temperature 0.5
     specdec measure examples/quickstart.yaml --task temperature-1 \
         --output results/measured.json
     ```
@@ -132,94 +80,37 @@ def measure(
     ]
     if study is None and not runs:
         raise ConfigError("no drafter: name one with --drafter (`specdec plugins` lists them), or pass a study.")
-    loaded = study_of(study, options, settings=settings, task=[task] if task else (), runs=runs, beside=_BESIDE)
-    job = _job(loaded, _only_task(loaded, task), options, how)
-    if output is None:
-        _measure(job, None, None, quiet, wide)
-        return
-    unfinished = None if overwrite else _unfinished(output)
-    check_output(output, overwrite or unfinished is not None)
-    _measure(job, output, unfinished, quiet, wide)
-
-
-_BESIDE = ("batch_size", "max_new_tokens", "seed")
-"""Options that have a meaning beside a study, whose settings they override."""
-
-
-def _only_task(study: Study, name: str | None) -> Task:
-    """Return the only task of a study, or the named one."""
-    tasks = study.chosen([name] if name else ())
+    loaded = study_of(study, options, settings=settings, task=[task] if task else (), runs=runs)
+    tasks = loaded.chosen([task] if task else ())
     if len(tasks) > 1:
-        names = ", ".join(str(task.name) for task in tasks)
-        raise ConfigError(f"{study.path} has {len(tasks)} tasks; choose one with --task: {names}.")
-    return tasks[0]
-
-
-def _job(study: Study, task: Task, options: _TaskOptions, how: _MeasureOptions) -> _Job:
-    """Return what is measured; options override the settings of a study."""
-    if task.generation.constraint is not None:
-        raise ConfigError(
-            task.with_task("constraint: `measure` decodes without one; remove it, or use `specdec compare`.")
-        )
-    named = {run.name for config, run in zip(study.config.runs, study.runs[1:], strict=True) if config.name}
-    settings = {
-        "batch_size": study.config.batch_size,
-        "max_new_tokens": task.generation.max_new_tokens,
-        "ignore_eos": task.generation.ignore_eos,
-        "seed": task.generation.seed,
-        "lenience": _leniences(task),
-        **{name: value for name, value in options.given().items() if name in _BESIDE},
-        **{name: tuple(dict.fromkeys(v)) if isinstance(v, list) else v for name, v in given(how).items()},
-    }
-    return _Job(
-        task,
-        study.folder,
-        tuple(entries_of(task.runs[1:], named).values()),
-        validated(MeasureSettings, settings),
-    )
-
-
-def _leniences(task: Task) -> list[float]:
-    """Return 1 and every constant lenience of a task's runs, in descending order."""
-    labels = [run.labels.lenience for run in task.runs]
-    numbers = {float(label) for label in labels if isinstance(label, (int, float))}
-    return sorted({1.0, *(value for value in numbers if 0 < value <= 1)}, reverse=True)
-
-
-def _unfinished(output: Path) -> Measurement | None:
-    """Return the measurement in a file if it lacks a drafter."""
-    if not input_path(output.absolute()).is_file():
-        return None
-    try:
-        found = read_measurement(output)
-    except ConfigError:
-        return None  # not a measurement; `check_output` does not replace it
-    return None if found.finished else found
-
-
-def _measure(job: _Job, output: Path | None, before: Measurement | None, quiet: bool, wide: bool) -> None:
-    """Measure, write and print what is finished, and report failures."""
-    errors = error_console()
-    latest: list[Measurement] = []
+        names = ", ".join(str(one.name) for one in tasks)
+        raise ConfigError(f"{loaded.path} has {len(tasks)} tasks; choose one with --task: {names}.")
+    if output is not None:
+        check_output(output, overwrite)
 
     def keep(measurement: Measurement) -> None:
-        latest[:] = [measurement]
         if output is not None:
             write_measurement(output, measurement)
 
-    try:
-        with shown_progress(quiet=quiet) as progress:
-            progress.stage("loading torch and the target")
-            context = _context(job)
-            from specdec_core.measurement.measure import measure as measure_drafters
+    with shown_progress(quiet=quiet) as progress:
+        progress.stage("loading torch")
+        from specdec_core.offline.measure import measure as measure_drafters
 
-            _, failed = measure_drafters(context, job.entries, progress, before=before, keep=keep)
-    except KeyboardInterrupt as stopped:
-        _show(latest, job, wide)
-        stopped.args = (_stopped(latest, output),)
-        raise
-    _show(latest, job, wide)
-    if output is not None and latest and not quiet:
+        quieten_libraries()
+        temperatures = tuple(dict.fromkeys(temperature or (0.0, 1.0)))
+        found, failed = measure_drafters(
+            replace(loaded, tasks=tasks),
+            progress,
+            temperatures=temperatures,
+            gamma=gamma,
+            timings=timings,
+            keep=keep,
+        )
+    console, errors = output_console(wide=wide), error_console()
+    for one in () if found is None else found.drafters:
+        for part in _report(one):
+            console.print(part)
+    if found is not None and output is not None and not quiet:
         errors.print(f"written: {output}", soft_wrap=True)
     for name, reason in failed.items():
         errors.print(f"{name} failed: {reason}", style="red", soft_wrap=True)
@@ -227,26 +118,68 @@ def _measure(job: _Job, output: Path | None, before: Measurement | None, quiet: 
         raise typer.Exit(2)
 
 
-def _context(job: _Job) -> MeasureContext:
-    from specdec_core.measurement.measure import MeasureContext
-    from specdec_core.study.run.factory import load_target
-
-    quieten_libraries()
-    target = load_target(job.task.target, job.folder)
-    return MeasureContext.of_task(job.task, target, job.settings, default_registry(), job.folder)
-
-
-def _show(latest: Sequence[Measurement], job: _Job, wide: bool) -> None:
-    from specdec_core.measurement.table import drafter_report
-
-    console = output_console(wide=wide)
-    for measurement in latest:
-        for one in measurement.drafters:
-            console.print(drafter_report(one, measurement.batch_size, job.settings.tokens))
+def _report(measured: DrafterMeasurement) -> Iterator[RenderableType]:
+    """Yield the tables of a drafter."""
+    yield Text(visible(f"{measured.name}: c = {number(measured.seconds.c, 3)}"), style="bold")
+    yield for_terminal(_rates(measured))
+    if any(len(one.by_position) > 1 for one in measured.acceptance):
+        yield Text("Acceptance rate by position in the draft:")
+        yield for_terminal(_positions(measured.acceptance))
+    yield Text("Steps with a draft of k tokens:")
+    yield for_terminal(_seconds(measured.seconds))
+    yield Text()
 
 
-def _stopped(latest: Sequence[Measurement], output: Path | None) -> str:
-    done = len(latest[0].drafters) if latest else 0
-    if output is None or not done:
-        return "stopped." if done else "stopped before a drafter was finished; nothing was stored."
-    return f"stopped; {done} drafter(s) are stored in {output}. Run the same command again to resume."
+def _rates(measured: DrafterMeasurement) -> ReportTable:
+    step, c = measured.seconds.step, measured.seconds.c
+    sparse = any(min(one.proposed) < 1 for one in measured.acceptance)
+    columns = (
+        Column("T"),
+        Column("acceptance\nrate"),
+        Column("95% interval", spare=2),
+        Column("tokens", spare=6),
+        *([Column("proposed", spare=5)] if sparse else []),
+        Column("Theorem 3.8\nbest γ", spare=3),
+        Column("Theorem 3.8\nexpected", spare=4),
+        Column("measured T(k)\nbest γ", spare=1),
+        Column("measured T(k)\nexpected"),
+    )
+    rows = []
+    for one in measured.acceptance:
+        rates, seconds = one.rates(len(step) - 1), one.mean_seconds(step)
+        optimal, best = optimal_gamma(rates[0], c, len(step) - 1), best_gamma(rates, seconds)
+        never = not any(one.proposed)
+        cells = (
+            f"{one.temperature:g}",
+            UNKNOWN if never else rate(one.alpha, 3),
+            UNKNOWN if never else f"{rate(one.low, 3)} to {rate(one.high, 3)}",
+            f"{one.tokens:,}",
+            *([share(one.proposed[0])] if sparse else []),
+            str(optimal),
+            number(walltime_improvement(rates[0], optimal, c), 2, "×"),
+            str(best),
+            number(improvement_at_cost(rates, best, seconds), 2, "×"),
+        )
+        rows.append(Row(cells))
+    return ReportTable(columns, tuple(rows), unknown="the drafter proposed nothing")
+
+
+def _positions(acceptance: Sequence[Acceptance]) -> ReportTable:
+    longest = max(len(one.by_position) for one in acceptance)
+    columns = map(Column, ("T", *map(str, range(1, longest + 1))))
+    rows = []
+    for one in acceptance:
+        rates = [*map(rate, one.by_position), *([UNKNOWN] * (longest - len(one.by_position)))]
+        rows.append(Row((f"{one.temperature:g}", *rates)))
+    return ReportTable(tuple(columns), tuple(rows), unknown="no draft was that long")
+
+
+def _seconds(seconds: StepCosts) -> ReportTable:
+    rows = {
+        "drafting, ms": [number(1000 * value, 2) for value in seconds.draft],
+        "T(k), ms": [number(1000 * value, 2) for value in seconds.verify],
+        "T(k) / T(0)": [number(value / seconds.verify[0], 2) for value in seconds.verify],
+        "step, ms": [number(1000 * value, 2) for value in seconds.step],
+    }
+    columns = map(Column, ("k", *map(str, range(len(seconds.step)))))
+    return ReportTable(tuple(columns), tuple(Row((name, *cells)) for name, cells in rows.items()))

@@ -12,6 +12,7 @@ from specdec_core.costs.forecast import (
 )
 from specdec_core.costs.interpolation import interpolated
 from specdec_core.costs.machine import Machine
+from specdec_core.costs.measurement import Measurement, Rate, read_measurement
 from specdec_core.costs.step_costs import StepCosts, step_seconds
 from specdec_core.costs.timed_steps import measured_costs
 
@@ -19,11 +20,14 @@ __all__ = [
     "Forecast",
     "GammaForecast",
     "Machine",
+    "Measurement",
+    "Rate",
     "StepCosts",
     "best_gamma",
     "forecast",
     "improvement_at_cost",
     "interpolated",
     "measured_costs",
+    "read_measurement",
     "step_seconds",
 ]

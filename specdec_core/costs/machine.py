@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from specdec_core.costs.step_costs import StepCosts
-from specdec_core.interface.errors import ConfigError
 
 NOISY = 0.02
 """Noise above this is warned of: seconds of steps that are known no better tell few runs apart."""
@@ -25,26 +26,15 @@ class Machine:
         name: Its name in tables.
         device: Hardware of the target.
         target: T(k) and the overhead, without a drafter.
-        drafters: The same with D(k) of a drafter, by drafter.
-        batch_size: Number of sequences that were decoded together in these steps.
-        missing: Why the costs with some drafters are not known, by drafter.
-        note: What a reader should know of the times; None for nothing.
+        drafters: The same with D(k) of a drafter, by `settings_key`.
     """
 
     name: str
     device: str
     target: StepCosts
     drafters: Mapping[str, StepCosts] = field(default_factory=dict)
-    batch_size: int = 1
-    missing: Mapping[str, str] = field(default_factory=dict)
-    note: str | None = None
 
-    def costs(self, drafter: str) -> StepCosts:
-        """Return the costs of steps with a drafter.
 
-        Raises:
-            ConfigError: They are not known; with the reason.
-        """
-        if drafter not in self.drafters:
-            raise ConfigError(self.missing.get(drafter, f"{self.name} has no times of this drafter."))
-        return self.drafters[drafter]
+def settings_key(drafter: Mapping[str, Any], draft_sampling: Mapping[str, Any] | None) -> str:
+    """Return what tells a drafter from others: its settings, and those of its sampling, both as plain data."""
+    return json.dumps([drafter, draft_sampling], sort_keys=True)

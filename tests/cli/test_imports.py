@@ -38,7 +38,7 @@ commands = {{
         "theory speed --alpha 0.5 --c 0.1",
         "train --help",
         *(f"train {{name}} --help" for name in trainers)],
-    2: ["measure --tokens 0", "record", "record --rows 0", "validate {missing}", "compare {missing}", "generate",
+    2: ["measure --gamma 0", "record", "record --rows 0", "validate {missing}", "compare {missing}", "generate",
         "export {missing} --to vllm --drafter heads",
         "train ngram --output x --order 0"],
 }}

@@ -21,8 +21,8 @@ from typer.testing import CliRunner
 
 from specdec_core.cli.main import app
 from specdec_core.costs import StepCosts
+from specdec_core.costs.measurement import DrafterMeasurement, Measurement, write_measurement
 from specdec_core.interface import SpecdecError
-from specdec_core.measurement.measurement_file import DrafterMeasurement, Measurement, write_measurement
 from tests.docs.pages import (
     PAGES,
     ROOT,
@@ -64,9 +64,9 @@ SMALLER = {
     r"^record .*t5-target": "--prompts '{builtin: translation, limit: 1}' --max-new-tokens 4",
     r"^record .*--timings": "--prompts '{builtin: heldout, limit: 1}' --max-new-tokens 4 --gamma 1",
     r"^record ": "--prompts '{builtin: heldout, limit: 1}' --max-new-tokens 4",
-    r"^measure examples/quickstart": "--tokens 16 --max-new-tokens 8 --gamma 2 --rows 1 --timings 1"
-    " --set target=builtin:target",
-    r"^measure ": "--tokens 16 --max-new-tokens 8 --gamma 2 --rows 1 --timings 1",
+    r"^measure examples/quickstart": "--gamma 2 --timings 1 --set prompts.limit=1"
+    " --set generation.max_new_tokens=8 --set target=builtin:target",
+    r"^measure ": "--prompts '{builtin: heldout, limit: 1}' --max-new-tokens 8 --gamma 2 --timings 1",
     r"^benchmarks/vs_llama_cpp": "--layers 1 --width 128 --repeats 1 --formats q8_0",
     r"^tune examples/": "--set prompts.limit=2 --set generation.max_new_tokens=4 --set repeats=1 --best 1"
     " --set 'runs=[{drafter: prompt-copy, grid: {gamma: [1, 2]}}]'",
@@ -164,8 +164,8 @@ def folder(tmp_path, monkeypatch, installed, hub):
     line = '{"prompt": [396, 924], "tokens": [11, 12], "logprobs": [-1.5, -0.5], "finish_reason": "length"}\n'
     (tmp_path / "log.jsonl").write_text(line, encoding="utf-8")
     (tmp_path / "prompt.txt").write_text("def main():", encoding="utf-8")
-    measured = DrafterMeasurement(name="prompt-copy", settings={}, acceptance=(), seconds=SECONDS, c=0.0)
-    elsewhere = {"target": "builtin:target", "device": "cuda", "batch_size": 1, "seed": 0}
+    measured = DrafterMeasurement(name="prompt-copy", settings={}, acceptance=(), seconds=SECONDS)
+    elsewhere = {"target": "builtin:target", "device": "cuda"}
     measurement = Measurement(**elsewhere, sampling={}, versions={}, drafters=(measured,))
     write_measurement(tmp_path / "gpu.json", measurement)
     monkeypatch.chdir(tmp_path)

@@ -9,7 +9,6 @@ import pytest
 from specdec_core.decoding import Decoder
 from specdec_core.interface import PluginConfig, TargetInfo
 from specdec_core.interface.settings import GenerationSettings, SamplingSettings
-from specdec_core.measurement.synchronized import SynchronizedDrafter
 from specdec_core.models import wrap_model
 from specdec_core.testing.harness.toys import Hierarchy
 from specdec_drafters.hierarchical.config import HierarchicalConfig
@@ -57,7 +56,6 @@ WRAPPERS = {
     "chain in chain": lambda inner, *_: chain(chain(inner, vocab=VOCAB), CountingDrafter(VOCAB), vocab=VOCAB),
     "hierarchical": _hierarchical,
     "translated": _translated,
-    "synchronized": lambda inner, *_: SynchronizedDrafter(inner, lambda: None),
     "hierarchy of the kit": lambda inner, _, folder: Hierarchy(
         wrap_model(tiny_model("llama", VOCAB, seed=5)), inner, Gamma(2)
     ),

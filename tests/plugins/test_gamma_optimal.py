@@ -8,50 +8,36 @@ import math
 import pytest
 from pydantic import ValidationError
 
-from specdec_core.costs import StepCosts
+from specdec_core.costs import Measurement, StepCosts
+from specdec_core.costs.measurement import Acceptance, DrafterMeasurement, write_measurement
 from specdec_core.interface import ConfigError
-from specdec_core.measurement.measurement_file import (
-    Acceptance,
-    DrafterMeasurement,
-    Measurement,
-    write_measurement,
-)
 from specdec_core.study import load_study
 from specdec_core.theory.speed import walltime_improvement
 from specdec_plugins.gamma.optimal import OptimalGamma, OptimalGammaConfig
 from tests.plugins.gamma_simulation import batch_info, report
 
-CHOSEN = {(1.0, 1.0): (0.9, 0.8, 0.1, 0.1), (0.0, 1.0): (0.95, 0.95, 0.95, 0.95), (1.0, 0.5): (0.1,)}
+CHOSEN = {1.0: (0.9, 0.8, 0.1, 0.1), 0.0: (0.95, 0.95, 0.95, 0.95)}
 
 
 def measurement(*drafters: DrafterMeasurement) -> Measurement:
-    return Measurement(
-        target="toy",
-        device="cpu",
-        batch_size=1,
-        seed=0,
-        sampling={},
-        versions={},
-        drafters=drafters,
-    )
+    return Measurement(target="toy", device="cpu", sampling={}, versions={}, drafters=drafters)
 
 
 def drafter(name, by_position=CHOSEN, step=(1.0, 1.2, 1.4, 1.6, 1.8), **more) -> DrafterMeasurement:
     acceptance = [
         Acceptance(
             temperature=temperature,
-            lenience=lenience,
             tokens=100,
             alpha=rates[0] if rates else 0,
             low=0,
             high=1,
             by_position=rates,
-            **more,
+            **{"proposed": (1.0,) * 4, "drafted": (1.0,) * 4, **more},
         )
-        for (temperature, lenience), rates in by_position.items()
+        for temperature, rates in by_position.items()
     ]
     seconds = StepCosts(verify=step, overhead=0.0)
-    return DrafterMeasurement(name=name, settings={}, acceptance=tuple(acceptance), seconds=seconds, c=0.2)
+    return DrafterMeasurement(name=name, settings={}, acceptance=tuple(acceptance), seconds=seconds)
 
 
 @pytest.fixture
@@ -104,21 +90,18 @@ def test_a_measurement_is_read(write):
     assert gamma_of(measured=path) == 2
     assert gamma_of(measured=str(path), temperature=0) == 4
     assert gamma_of(measured=str(path), temperature=0, max_gamma=3) == 3
-    assert gamma_of(measured=str(path), lenience=0.5) == 0
     assert gamma_of(measured=write(drafter("slow", step=(1.0, 3.0, 5.0)))) == 0
     assert gamma_of(measured=write(drafter("a", step=(1.0, 3.0)), drafter("b")), drafter="b") == 2
 
 
 def test_drafts_that_come_seldom_are_weighed_as_they_come(write):
     rates, proposed, drafted = (0.9, 0.9, 0.9), (0.5, 0.8, 0.0), (0.5, 0.4, 0.0)
-    path = write(
-        drafter("copy", {(1.0, 1.0): rates[:2]}, (1.0, 1.5, 1.6, 1.7), proposed=proposed, drafted=drafted)
-    )
+    path = write(drafter("copy", {1.0: rates[:2]}, (1.0, 1.5, 1.6, 1.7), proposed=proposed, drafted=drafted))
     steps = OptimalGammaConfig(measured=path).measured
     assert steps.rates == pytest.approx((0.45, 0.72, 0.0))
     assert steps.seconds == pytest.approx((1.0, 1.25, 1.29, 1.29))
     assert gamma_of(measured=path) == 2
-    never = drafter("copy", {(1.0, 1.0): ()}, (1.0, 1.5), proposed=(0.0,), drafted=(0.0,))
+    never = drafter("copy", {1.0: ()}, (1.0, 1.5), proposed=(0.0,), drafted=(0.0,))
     assert gamma_of(measured=write(never)) == 0
 
 
@@ -127,7 +110,7 @@ def test_the_settings_carry_what_was_read_and_can_be_read_again(write):
     dumped = json.loads(config.model_dump_json())
     assert dumped["measured"]["rates"] == [0.9, 0.8, 0.1, 0.1]
     assert dumped["measured"]["seconds"] == pytest.approx([1.0, 1.2, 1.4, 1.6, 1.8])
-    write(drafter("ngram", {(1.0, 1.0): (0.0,)}))  # what the file says later changes nothing
+    write(drafter("ngram", {1.0: (0.0,)}))  # what the file says later changes nothing
     again = OptimalGammaConfig(**dumped)
     assert again == config
     assert OptimalGamma(again).max_gamma == 2
@@ -171,7 +154,7 @@ def test_so_does_one_with_the_controller_within_a_drafter(write):
         ("", "measured.json: 2 drafters were measured; set `drafter` to one of ngram, heads."),
         (
             ", drafter: ngram, temperature: 0.7",
-            "ngram was not measured at temperature 0.7 with lenience 1; available: 1 with 1, 0 with 1, 1 with",
+            "ngram was not measured at temperature 0.7; available: 1, 0.",
         ),
     ],
 )
@@ -230,7 +213,6 @@ def test_times_of_nothing_are_refused(write):
         ({"alpha": 0.5, "c": 0.1, "max_gamma": 0}, "greater than or equal to 1"),
         ({"alpha": 0.5, "c": 0.1, "drafter": "ngram"}, "'drafter' selects from 'measured'"),
         ({"alpha": 0.5, "c": 0.1, "temperature": 0}, "'temperature' selects from 'measured'"),
-        ({"alpha": 0.5, "c": 0.1, "lenience": 0.5}, "'lenience' selects from 'measured'"),
         ({"measured": 5}, "valid dictionary"),
         ({"measured": {"file": "f", "rates": [], "seconds": [1]}}, "at least 1 item"),
     ],
@@ -238,15 +220,3 @@ def test_times_of_nothing_are_refused(write):
 def test_settings_that_are_refused(settings, message):
     with pytest.raises(ValidationError, match=message):
         OptimalGammaConfig(**settings)
-
-
-def test_in_a_batch_the_longest_draft_of_the_rows_takes_its_time(tmp_path):
-    # Half of the rows have a draft, so nearly all steps of eight rows take 1.5 s, and bring 1.45 tokens a row.
-    one = drafter("copy", {(1.0, 1.0): (0.9,)}, (1.0, 1.5), proposed=(0.5,), drafted=(0.5,))
-    alone, together = tmp_path / "alone.json", tmp_path / "together.json"
-    write_measurement(alone, measurement(one))
-    write_measurement(together, measurement(one).model_copy(update={"batch_size": 8}))
-    assert gamma_of(measured=alone) == 1
-    assert gamma_of(measured=together) == 0
-    found = OptimalGammaConfig(measured=together).measured
-    assert found.seconds == pytest.approx(one.acceptance[0].mean_seconds((1.0, 1.5), 8))

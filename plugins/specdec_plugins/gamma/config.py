@@ -8,10 +8,10 @@ from typing import Annotated, Any
 
 from pydantic import Field, ValidationInfo, model_validator
 
+from specdec_core.costs import Measurement, read_measurement
 from specdec_core.interface import ConfigError, PluginConfig
 from specdec_core.interface.controllers import MAX_GAMMA
 from specdec_core.interface.files import input_path
-from specdec_core.measurement import Measurement, read_measurement
 
 Cost = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 """A cost coefficient c (Definition 3.7)."""

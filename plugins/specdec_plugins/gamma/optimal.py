@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
-from specdec_core.costs import best_gamma, step_seconds
+from specdec_core.costs import Measurement, Rate, best_gamma, step_seconds
 from specdec_core.interface import BatchInfo, GammaController, GammaSession, PluginConfig
 from specdec_core.interface.controllers import FixedGammaSession
-from specdec_core.measurement import Measurement, Rate
 from specdec_plugins.gamma.config import Cost, Count, read_measured
 
 if TYPE_CHECKING:
@@ -50,8 +49,6 @@ class OptimalGammaConfig(PluginConfig):
     """Name of the drafter in `measured`; required if the file has several."""
     temperature: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1.0
     """Temperature of the acceptance in `measured`."""
-    lenience: Annotated[float, Field(gt=0, le=1)] = 1.0
-    """Lenience of the acceptance in `measured`."""
     measured: MeasuredSteps | None = None
     """A file of `specdec measure --output`, relative to the study file. Results record its values."""
     max_gamma: Count = 16
@@ -73,7 +70,7 @@ class OptimalGammaConfig(PluginConfig):
                 "verify_cost is T(k) / T(0) for k = 0, 1, ...: 1, then numbers above 0; got "
                 f"{list(self.verify_cost)}. Divide all by the first"
             )
-        for name in ("drafter", "temperature", "lenience"):
+        for name in ("drafter", "temperature"):
             if self.measured is None and getattr(self, name) != type(self).model_fields[name].default:
                 raise ValueError(f"{name!r} selects from 'measured'; give 'measured' too, or remove it")
         return self
@@ -84,14 +81,13 @@ def _is_relative(times: tuple[float, ...]) -> bool:
 
 
 def _steps(measurement: Measurement, file: Path, choice: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the measurements of the chosen drafter, temperature and lenience."""
-    settings = choice.get("drafter"), choice.get("temperature", 1.0), choice.get("lenience", 1.0)
-    drafter, acceptance = measurement.choose(file, *settings)
+    """Return the measurements of the chosen drafter and temperature."""
+    drafter, acceptance = measurement.choose(file, choice.get("drafter"), choice.get("temperature", 1.0))
     seconds = drafter.seconds.step
     return {
         "file": file,
-        "rates": acceptance.rates(len(seconds) - 1) or (0.0,),
-        "seconds": acceptance.mean_seconds(seconds, measurement.batch_size),
+        "rates": acceptance.rates(len(seconds) - 1),
+        "seconds": acceptance.mean_seconds(seconds),
     }
 
 

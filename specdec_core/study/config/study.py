@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
+from specdec_core.costs.machine import settings_key
 from specdec_core.interface.errors import ConfigError, unknown_name
 from specdec_core.interface.run import RunSettings
 from specdec_core.interface.settings import BEAM_SETTINGS
@@ -206,11 +205,6 @@ def drafter_key(drafter: PluginConfig | None, draft_sampling: SamplingSettings |
     """Return what tells a drafter from others: its settings, and those of its sampling."""
     own = {} if drafter is None else drafter.model_dump(mode="json")
     return settings_key(own, None if draft_sampling is None else draft_sampling.model_dump(mode="json"))
-
-
-def settings_key(drafter: Mapping[str, Any], draft_sampling: Mapping[str, Any] | None) -> str:
-    """Return the same for settings that are plain data."""
-    return json.dumps([drafter, draft_sampling], sort_keys=True)
 
 
 def controller_label(registry: Registry, kind: PluginKind, config: PluginConfig) -> Label:
