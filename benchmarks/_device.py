@@ -214,7 +214,6 @@ def time_drafts(options: argparse.Namespace, name: str, mode: str) -> dict[str, 
     target = load_target(name, options)[mode]
     reports = watch_steps(
         target,
-        None,
         prompts_for(target, 8),
         gamma=plan.longest,
         timings=3 * plan.repeats,

@@ -95,16 +95,13 @@ class GammaForecast:
             factor, as they are read once per step (section 3.4).
         improvement: Factor of wall time, Theorem 3.8.
         operations: Factor by which arithmetic operations grow, Theorem 3.11.
-        tokens_by_position: Expected tokens with acceptance by position; None without `seconds`.
-        improvement_at_cost: Factor of wall time with acceptance by position and measured steps; None without
-            `seconds`.
+        improvement_at_cost: Factor of wall time with measured steps; None without `seconds`.
     """
 
     gamma: int
     tokens: float
     improvement: float
     operations: float
-    tokens_by_position: float | None = None
     improvement_at_cost: float | None = None
 
 
@@ -140,7 +137,6 @@ def forecast(
     c_hat: float = 0.0,
     gamma: int | None = None,
     max_gamma: int = 1000,
-    rates: Sequence[float] | None = None,
     seconds: Sequence[float] | None = None,
 ) -> Forecast:
     """Return the forecast for a drafter with each gamma; `specdec theory speed` prints it.
@@ -151,7 +147,6 @@ def forecast(
         c_hat: Ratio of arithmetic operations, at least 0.
         gamma: A gamma to include.
         max_gamma: The largest gamma to consider.
-        rates: Acceptance by position, used with `seconds`; by default alpha everywhere.
         seconds: Time of a step in which 0, 1, ... K tokens are drafted. K limits every gamma.
 
     Raises:
@@ -162,7 +157,6 @@ def forecast(
         max_gamma = min(max_gamma, len(seconds) - 1)
     if gamma is not None:
         check_gamma(gamma, max_gamma, "the largest gamma considered")
-    by_position = (alpha,) if rates is None else rates
 
     def at(k: int) -> GammaForecast:
         return GammaForecast(
@@ -170,12 +164,11 @@ def forecast(
             tokens=expected_tokens(alpha, k),
             improvement=walltime_improvement(alpha, k, c),
             operations=operations_increase(alpha, k, c_hat),
-            tokens_by_position=expected_tokens_by_position(by_position, k) if seconds is not None else None,
-            improvement_at_cost=improvement_at_cost(by_position, k, seconds) if seconds is not None else None,
+            improvement_at_cost=improvement_at_cost((alpha,), k, seconds) if seconds is not None else None,
         )
 
     optimal = optimal_gamma(alpha, c, max_gamma)
-    best = optimal if seconds is None else best_gamma(by_position, seconds[: max_gamma + 1])
+    best = optimal if seconds is None else best_gamma((alpha,), seconds[: max_gamma + 1])
     near = {k for center in (optimal, best, gamma or 0) for k in (center - 1, center, center + 1)}
     shown = sorted(k for k in near.union(range(_ALWAYS_SHOWN + 1)) if 0 <= k <= max_gamma)
     return Forecast(

@@ -47,9 +47,6 @@ class StepCosts(BaseModel):
     """How well each T(k) is known: half its 95% interval over its value; None where that is not known."""
     draft_spread: tuple[Spread, ...] = ()
     """The same for D(k)."""
-    timed: tuple[int, ...] = ()
-    """Draft lengths that occurred often enough to be timed; the times of the others are interpolated. Empty where
-    that is not known."""
 
     @model_validator(mode="before")
     @classmethod
@@ -68,11 +65,12 @@ class StepCosts(BaseModel):
     def c(self) -> float:
         """Time of the drafter for one token over T(0) (Definition 3.7).
 
-        It is the least squares fit of k * c to D(k) / T(0), over the lengths that were timed.
+        It is the least squares fit of k * c to D(k) / T(0).
         """
-        lengths = self.timed or range(len(self.draft))
-        squares = sum(k * k for k in lengths)
-        return sum(k * self.draft[k] for k in lengths) / squares / self.verify[0] if squares else 0.0
+        if len(self.draft) < 2:
+            return 0.0
+        lengths = range(len(self.draft))
+        return sum(k * self.draft[k] for k in lengths) / sum(k * k for k in lengths) / self.verify[0]
 
     @property
     def noise(self) -> float | None:
@@ -96,7 +94,7 @@ class StepCosts(BaseModel):
             draft: Its D(k).
             draft_spread: How well each is known.
         """
-        return self.model_copy(update={"draft": tuple(draft), "draft_spread": tuple(draft_spread), "timed": ()})
+        return self.model_copy(update={"draft": tuple(draft), "draft_spread": tuple(draft_spread)})
 
     def check(self, gamma: int) -> None:
         """Reject draft lengths that were not timed: nothing is extrapolated here.

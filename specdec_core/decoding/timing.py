@@ -11,7 +11,6 @@ from specdec_core.decoding.prompt_ids import Prompt
 from specdec_core.interface import (
     BatchInfo,
     DeterministicDrafter,
-    Drafter,
     GammaController,
     GammaSession,
     PluginConfig,
@@ -73,45 +72,37 @@ class RepeatLastToken(DeterministicDrafter):
 
 def watch_steps(
     target: LoadedModel,
-    drafter: Drafter | None,
     prompts: Sequence[Prompt],
     *,
     gamma: int,
     timings: int,
     sampling: SamplingSettings,
-    draft_sampling: SamplingSettings | None = None,
-    batch_size: int = 1,
     max_new_tokens: int = 128,
     seed: int = 0,
     advance: Callable[[int], None] = lambda _: None,
 ) -> list[StepReport]:
-    """Decode with drafts of all lengths in turn, and return the reports of the steps.
+    """Decode with made-up drafts of all lengths in turn, and return the reports of the steps.
 
-    `specdec_core.costs.measured_costs` makes T(k), D(k) and the overhead of them.
+    `specdec_core.costs.measured_costs` makes T(k) and the overhead of them.
 
     Args:
         target: The target.
-        drafter: The drafter; None for `RepeatLastToken`.
         prompts: Prompts to decode, in turn.
         gamma: The longest draft.
         timings: Number of timings of each draft length.
-        sampling: Sampling settings of the target.
-        draft_sampling: Those of the drafter if they differ.
-        batch_size: Prompts decoded together.
+        sampling: Its sampling settings.
         max_new_tokens: Length of the texts, longer where each draft length needs it.
         seed: Seed of the texts, and of the order of draft lengths.
         advance: Called with the number of steps so far.
 
     Raises:
-        PluginError: If the drafter fails.
         PromptError: If the prompts leave no room for a second step.
     """
     decoder = Decoder(
         target,
-        drafter or RepeatLastToken(target.info()),
+        RepeatLastToken(target.info()),
         gamma=CyclingGamma(gamma, np.random.default_rng(seed)),
         sampling=sampling,
-        draft_sampling=draft_sampling,
         strict=True,
     )
     turn = gamma + 1
@@ -121,7 +112,7 @@ def watch_steps(
     number = 0
 
     def enough() -> bool:
-        # The first step of a batch is not counted, but uses up a length of the turn: with few turns there might be
+        # The first step of a text is not counted, but uses up a length of the turn: with few turns there might be
         # no step without a draft, which all others are compared with.
         return len(reports) >= required and any(max(one.outcome.drafted) == 0 for one in reports[turn:])
 
@@ -130,16 +121,13 @@ def watch_steps(
             raise PromptError(
                 "no prompt leaves room for a second step in the target's context. Shorten the prompts."
             )
-        rows = range(number, number + batch_size)
-        number += batch_size
-        seeds = [row_seed(seed, row) for row in rows]
-        steps = decoder.stream([prompts[row % len(prompts)] for row in rows], generation, seeds=seeds)
+        steps = decoder.stream([prompts[number % len(prompts)]], generation, seeds=[row_seed(seed, number)])
+        number += 1
         for report in steps:
             if report.step:  # the first step reads the prompt
                 reports.append(report)
             advance(len(reports))
-            # Once a sequence has ended, steps no longer have this batch size.
-            if enough() or any(report.outcome.finished):
+            if enough():
                 break
         steps.close()
     return reports[turn:]  # the first turn warms up

@@ -3,7 +3,7 @@
 import pytest
 
 from specdec_core.costs import forecast, improvement_at_cost, step_seconds
-from specdec_core.theory.speed import expected_tokens_by_position, operations_increase, walltime_improvement
+from specdec_core.theory.speed import operations_increase, walltime_improvement
 
 
 def test_every_gamma_has_what_the_formulas_give():
@@ -13,7 +13,7 @@ def test_every_gamma_has_what_the_formulas_give():
         assert row.improvement == walltime_improvement(0.7, row.gamma, 0.05)
         assert row.operations == operations_increase(0.7, row.gamma, 0.01)
         assert row.tokens == pytest.approx(sum(0.7**i for i in range(row.gamma + 1)))
-        assert row.tokens_by_position is row.improvement_at_cost is None
+        assert row.improvement_at_cost is None
     assert result.best == result.optimal
     assert result.optimal.gamma == max(result.gammas, key=lambda row: row.improvement).gamma
 
@@ -25,20 +25,13 @@ def test_what_is_asked_for_and_what_is_best_are_shown_with_their_neighbors():
 
 
 def test_seconds_decide_and_limit():
-    rates, seconds = (0.9, 0.6), step_seconds(0.1, 4, [1, 1, 1, 2, 3])
-    result = forecast(0.8, 0.1, rates=rates, seconds=seconds)
+    seconds = step_seconds(0.1, 4, [1, 1, 1, 2, 3])
+    result = forecast(0.8, 0.1, seconds=seconds)
     assert result.max_gamma == 4
     assert (result.best.gamma, result.optimal.gamma) == (2, 4)
     for row in result.gammas:
-        assert row.tokens_by_position == expected_tokens_by_position(rates, row.gamma)
-        assert row.improvement_at_cost == improvement_at_cost(rates, row.gamma, seconds)
+        assert row.improvement_at_cost == improvement_at_cost((0.8,), row.gamma, seconds)
     assert forecast(0.8, 0.1, seconds=seconds, max_gamma=1).best.gamma == 1
-
-
-def test_rates_are_alpha_when_left_out():
-    row = forecast(0.8, 0.1, seconds=step_seconds(0.1, 10)).gammas[3]
-    assert row.tokens_by_position == pytest.approx(row.tokens)
-    assert row.improvement_at_cost == pytest.approx(row.improvement)
 
 
 def test_a_gamma_beyond_the_limit():

@@ -18,7 +18,7 @@ def test_a_step_is_both_models_and_the_rest():
 
 
 def test_a_file_holds_the_sums_for_its_readers():
-    costs = StepCosts(verify=(4.0, 5.0), draft=(0.0, 1.0), overhead=0.25, verify_spread=(0.5, None), timed=(0, 1))
+    costs = StepCosts(verify=(4.0, 5.0), draft=(0.0, 1.0), overhead=0.25, verify_spread=(0.5, None))
     plain = costs.model_dump(mode="json")
     assert plain["step"] == [4.25, 6.25]
     assert StepCosts.model_validate(plain) == costs

@@ -332,7 +332,6 @@ def _verify_times(
     progress.stage("timing the target", (timings + 1) * (gamma + 1))
     reports = watch_steps(
         target,
-        None,
         prompts,
         gamma=gamma,
         timings=timings,
@@ -341,7 +340,7 @@ def _verify_times(
         seed=generation.seed,
         advance=progress.advance,
     )
-    costs = measured_costs(reports, gamma, min_count=min(3, timings))
+    costs = measured_costs(reports, gamma)
     return VerifyTimes(
         device=describe_hardware(target),
         verify=costs.verify,
