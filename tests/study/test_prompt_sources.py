@@ -81,7 +81,7 @@ def test_columns_of_a_table_by_name(read, write, name, separator):
         ('a\n"b"c\n', {"column": "a"}, r"p\.csv:2: .*not a table"),
         ("prompt\n\n", {}, "has no prompts"),
         ("", {}, "has no prompts"),
-        ("prompt,x\n ,y\n", {}, r"p\.csv:2: prompt 2 is empty"),
+        ("prompt,x\n ,y\n", {}, r"p\.csv:2: prompt: .*empty"),
     ],
 )
 def test_what_is_wrong_in_a_table_has_its_line_and_the_columns(read, write, content, settings, message):
@@ -101,7 +101,7 @@ def test_keys_of_json_lines_by_name(read, write):
         read(file="p.jsonl", column="text")
     second, third = str(caught.value).splitlines()
     assert second.endswith("p.jsonl:2: unknown column 'text'. Did you mean 'txt'? Available: txt.")
-    assert third.endswith("p.jsonl:3: column 'text' must hold a text; given a number.")
+    assert third.endswith("p.jsonl:3: column 'text' must hold a text; given 3.")
     write("p.jsonl", [{"chat": [{"role": "user", "content": "hi"}]}])
     assert read(file="p.jsonl", columns={"messages": "chat"})[0].messages == ({"role": "user", "content": "hi"},)
 
@@ -130,9 +130,9 @@ def test_a_json_list(read, write):
     write("p.json", '[{"prompt": "a"}, {"prompt": "b", "id": "x"}]')
     assert read(file="p.json") == (PromptText("1", "a"), PromptText("x", "b"))
     for content, message in (
-        ('{"prompt": "a"}', "expected a list of objects; given an object"),
+        ('{"prompt": "a"}', "expected a list of objects"),
         ('{"prompt": "a"}\n{"prompt": "b"}', r"p\.json:2:1: invalid JSON: Extra data. If .* name it \.jsonl"),
-        ('[{"prompt": "a"}, 3]', r"p\.json: entry 2: expected an object .* given a number"),
+        ('[{"prompt": "a"}, 3]', r"p\.json: entry 2: expected an object"),
     ):
         write("p.json", content)
         with pytest.raises(PromptError, match=message):
@@ -159,9 +159,9 @@ def test_questions_of_spec_bench(read, write):
     assert chat.messages == (system, user[0])
     assert [one.messages for one in later] == [(user[1],), (system, user[2])]
     for turns, message in (
-        ([], "must hold texts, the turns of a user; given an empty list"),
-        (["a", 2], "must hold texts, the turns of a user; given a number"),
-        (["a", " "], '"content" of message 2 must be a non-empty string'),
+        ([], "must hold texts, the turns of a user"),
+        (["a", 2], "must hold texts, the turns of a user; given 2"),
+        (["a", " "], r"messages\[1\]: a message needs 'content'"),
     ):
         write("question.jsonl", [{"turns": turns}])
         with pytest.raises(PromptError, match=message):
@@ -216,7 +216,7 @@ def test_a_format_that_is_unknown(read, write):
         ({"file": "a.csv", "template": "{a!r}"}, "nothing else may be in them"),
         ({"file": "a.csv", "template": "{a"}, "write a brace that is not a column as two"),
         ({"file": "a.csv", "system": "x"}, "'system' requires 'chat: true'"),
-        ({"file": "a.csv", "columns": {"prompts": "c"}}, "Extra inputs are not permitted"),
+        ({"file": "a.csv", "columns": {"prompts": "c"}}, "Did you mean 'prompt'"),
         ({"texts": ["a"], "group": "b"}, "'group' requires .* or 'benchmark'; given 'texts'"),
         ({"file": "a.csv", "group": ["a", "b", "c"]}, "at most 2 items"),
     ],

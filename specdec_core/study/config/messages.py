@@ -3,27 +3,49 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Any
 
-from specdec_core.interface.errors import PromptError, shortened
+from pydantic import BaseModel, BeforeValidator, ConfigDict, model_validator
+
+from specdec_core.interface.errors import shortened
 from specdec_core.models.chat_template import Message
-from specdec_core.study.config.prompt_rows import kind_of
 
 _TEXTS = ("text", "input_text", "output_text")
 """Types of the parts of a content that are text, in the chat API and the Responses API of OpenAI."""
 
 
-def plain_messages(messages: Sequence[Message]) -> tuple[Message, ...]:
-    """Return messages in which contents in parts are joined by line breaks, as vLLM joins them.
+def _joined(content: Any) -> Any:
+    """Return parts joined by line breaks, as vLLM joins them; a text is returned unchanged."""
+    if not isinstance(content, list):
+        return content
+    for number, part in enumerate(content, start=1):
+        kind = part.get("type") if isinstance(part, dict) else None
+        if kind not in _TEXTS or not isinstance(part.get("text"), str):
+            raise ValueError(
+                f'part {number} must be {{"type": "text", "text": ...}}, since prompts are text; given '
+                f"{shortened(repr(part), 60)}"
+            )
+    return "\n".join(part["text"] for part in content)
 
-    Args:
-        messages: As the chat API of OpenAI has them: a content is a string or a list of parts, and may be null or
-            absent beside `tool_calls`.
 
-    Raises:
-        PromptError: A part is not a text.
-    """
-    return tuple(_plain(message, f"message {number}") for number, message in enumerate(messages, start=1))
+class ChatMessage(BaseModel):
+    """A message as the chat API of OpenAI has it: a content is a text, or a list of parts; other keys are free."""
+
+    model_config = ConfigDict(extra="allow", strict=True)
+
+    role: str
+    content: Annotated[str | None, BeforeValidator(_joined)] = None
+    tool_calls: Any = None
+
+    @model_validator(mode="after")
+    def _check(self) -> ChatMessage:
+        if not self.role.strip():
+            raise ValueError("'role' is empty")
+        if not (self.content or "").strip() and not self.tool_calls:
+            raise ValueError(
+                "a message needs 'content', a text or a list of text parts, unless it has 'tool_calls'"
+            )
+        return self
 
 
 def turns_of(messages: Sequence[Message]) -> list[tuple[Message, ...]]:
@@ -40,53 +62,3 @@ def turns_of(messages: Sequence[Message]) -> list[tuple[Message, ...]]:
             turns.append([])
         turns[-1].append(message)
     return [tuple(turn) for turn in turns]
-
-
-def message_problems(message: Any, name: str) -> list[str]:
-    """Return what is wrong with a message of `plain_messages`, or would leave it without text.
-
-    Args:
-        message: What should be a message.
-        name: Its name in problems.
-    """
-    if not isinstance(message, dict):
-        return [f'{name} must be an object with "role" and "content"; given {kind_of(message)}.']
-    try:
-        message = _plain(message, name)
-    except PromptError as error:
-        return [str(error)]
-    problems = []
-    for key in ("role", "content"):
-        value = message.get(key)
-        if key not in message:
-            problems.append(f"{name} has no {key!r}; it has: {', '.join(message) or 'no keys'}.")
-        elif key == "content" and not value and message.get("tool_calls"):
-            continue
-        elif not isinstance(value, str) or not value.strip():
-            allowed = " or a list of text parts; null beside tool_calls" if key == "content" else ""
-            problems.append(f'"{key}" of {name} must be a non-empty string{allowed}; given {kind_of(value)}.')
-    return problems
-
-
-def _plain(message: Message, name: str) -> Message:
-    content = message.get("content")
-    if content is None and message.get("tool_calls"):
-        return {**message, "content": None}
-    if not isinstance(content, list) or not content:
-        return message
-    texts = [_text(part, f'part {number} of "content" of {name}') for number, part in enumerate(content, start=1)]
-    return {**message, "content": "\n".join(texts)}
-
-
-def _text(part: Any, name: str) -> str:
-    kind = part.get("type") if isinstance(part, dict) else None
-    if kind in _TEXTS and isinstance(part.get("text"), str):
-        text: str = part["text"]
-        return text
-    if kind in _TEXTS:
-        given = f'a {kind!r} part without a string "text"'
-    elif kind is not None:
-        given = f"{shortened(repr(kind), 40)}: prompts are text, so remove the part, or describe it in words"
-    else:
-        given = kind_of(part)
-    raise PromptError(f'{name} must be {{"type": "text", "text": ...}}; given {given}.')

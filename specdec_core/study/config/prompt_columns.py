@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from string import Formatter
 from typing import Any
 
-from specdec_core.interface.errors import PromptError, unknown_name
-from specdec_core.study.config.prompt_rows import Row, kind_of
+from specdec_core.interface.errors import PromptError, shortened, unknown_name
+from specdec_core.study.config.prompt_rows import Row
 
 
 @dataclass(frozen=True)
@@ -63,13 +64,9 @@ def group_name(value: Any, column: str) -> str:
         return NO_VALUE
     if not isinstance(value, (str, int, float)):
         raise PromptError(
-            f"column {column!r} groups the prompts, so it must hold a text or a number; given {kind_of(value)}."
+            f"column {column!r} groups the prompts, so it must hold a text or a number; given {_given(value)}."
         )
     return str(value)
-
-
-_MAX_LENGTH = 10_000_000
-"""The most characters of a prompt that a template makes."""
 
 
 def check_template(template: str) -> str:
@@ -96,10 +93,6 @@ def _filled(template: str, row: Row) -> str:
         if column is not None:
             value = _value(row, column)
             pieces.append(str(value) if isinstance(value, (int, float)) else _text(value, column))
-    if (length := sum(map(len, pieces))) > _MAX_LENGTH:
-        raise PromptError(
-            f"the template makes a prompt of {length:,} characters; at most {_MAX_LENGTH:,} are read."
-        )
     return "".join(pieces)
 
 
@@ -130,7 +123,7 @@ def _text(value: Any, column: str) -> str:
     """Return a text, or the first of several: the first turn of a dialogue."""
     first = value[0] if isinstance(value, list) and value else value
     if not isinstance(first, str):
-        raise PromptError(f"column {column!r} must hold a text; given {kind_of(value)}.")
+        raise PromptError(f"column {column!r} must hold a text; given {_given(value)}.")
     return first
 
 
@@ -140,8 +133,12 @@ def _said(value: Any, column: str) -> dict[str, Any]:
         return {"prompt": _text(value, column)}
     if not value or not all(isinstance(text, str) for text in value):
         wrong = next((text for text in value if not isinstance(text, str)), value)
-        raise PromptError(f"column {column!r} must hold texts, the turns of a user; given {kind_of(wrong)}.")
+        raise PromptError(f"column {column!r} must hold texts, the turns of a user; given {_given(wrong)}.")
     return {"messages": [{"role": "user", "content": text} for text in value]}
+
+
+def _given(value: Any) -> str:
+    return shortened(json.dumps(value, ensure_ascii=False, default=str), 60)
 
 
 _QUESTION = {"said": "turns", "id": "question_id", "source": "category"}

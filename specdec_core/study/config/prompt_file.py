@@ -6,18 +6,29 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from itertools import pairwise
+from typing import Annotated, Any
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    model_validator,
+)
 
 from specdec_core.interface.errors import PromptError
 from specdec_core.models.chat_template import Message
-from specdec_core.study.config.messages import message_problems, plain_messages
+from specdec_core.registry import describe
+from specdec_core.study.config.messages import ChatMessage
 from specdec_core.study.config.prompt_columns import Columns
-from specdec_core.study.config.prompt_rows import Row, kind_of
+from specdec_core.study.config.prompt_rows import Row
 
 _MAX_PROBLEMS = 5
-_KNOWN = ("prompt", "messages", "tokens", "id", "reference", "source")
 # Other keys are allowed, so only near matches of these are reported as misspelled.
-_CHECKED_KEYS = ("prompt", "messages", "reference")
-_MIN_SIMILARITY = 0.87
+_CHECKED = ("prompt", "messages", "reference")
+_SIMILAR = 0.87
 
 
 @dataclass(frozen=True)
@@ -70,18 +81,22 @@ def read_rows(rows: Iterable[Row], columns: Columns, limit: int | None = None) -
     for row in rows:
         if (limit is not None and len(found) >= limit) or len(problems) >= _MAX_PROBLEMS:
             break
+        if row.problem is not None:
+            problems.append(row.where + row.problem)
+            continue
         try:
-            entry = _Entry(row, columns)
+            prompt = _prompt_of(row, columns)
+        except ValidationError as error:
+            problems += describe(error, dict(row.values), lambda *_, where=row.where: where)
+            continue
         except PromptError as error:
             problems.append(f"{row.where}: {error}")
             if row.table:  # the others lack the same column
                 break
             continue
-        prompt = entry.prompt()
         before = ids.setdefault(prompt.id, row.number)
         if before != row.number:
-            entry.problem(f"duplicate id {prompt.id!r}, also used in line {before}; ids must be unique.")
-        problems += [f"{row.where}{problem}" for problem in entry.problems]
+            problems.append(f"{row.where}: the id {prompt.id!r} is that of line {before}, too; it must be unique.")
         found.append((row, prompt))
     if not problems:
         problems += _partly_referenced(found)
@@ -102,123 +117,85 @@ def _partly_referenced(found: Sequence[tuple[Row, PromptText]]) -> Iterator[str]
         )
 
 
-class _Entry:
-    """Turns a row into a prompt and collects its problems.
+def _text(value: str) -> str:
+    if not value.strip():
+        raise ValueError("this text is empty; write one, or leave it out")
+    return value
+
+
+def _number_as_text(value: Any) -> Any:
+    return str(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else value
+
+
+_Text = Annotated[str, AfterValidator(_text)]
+_Texts = Annotated[
+    list[_Text], Field(min_length=1), BeforeValidator(lambda value: [value] if isinstance(value, str) else value)
+]
+
+
+class _Prompt(BaseModel):
+    """A prompt as a row has it. Unrelated keys are allowed."""
+
+    model_config = ConfigDict(strict=True)
+
+    id: Annotated[str | None, Field(min_length=1), BeforeValidator(_number_as_text)] = None
+    prompt: _Text | None = None
+    messages: Annotated[list[ChatMessage], Field(min_length=1)] | None = None
+    tokens: Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)] | None = None
+    reference: _Texts = []
+    source: str | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _check_keys(cls, entry: dict[str, Any]) -> dict[str, Any]:
+        for key in entry:
+            small = key.lower()
+            near = [small] if small in cls.model_fields else get_close_matches(small, _CHECKED, 1, _SIMILAR)
+            if key not in cls.model_fields and near:
+                raise ValueError(f"unknown key {key!r}. Did you mean {near[0]!r}? Unrelated keys are allowed")
+        # Beside a text or a chat, token ids are one of the unrelated keys.
+        given: list[str] = [key for key in ("prompt", "messages") if key in entry]
+        if not given and "tokens" in entry:
+            given = ["tokens"]
+        if len(given) != 1:
+            found = " and ".join(map(repr, given)) or f"the keys {', '.join(entry) or 'none'}"
+            raise ValueError(
+                "expected a text 'prompt', a list 'messages' or a list of token ids 'tokens', one of them; given "
+                f"{found}. If another key holds the prompt, name it with `column`"
+            )
+        return {key: value for key, value in entry.items() if key != "tokens" or given == ["tokens"]}
+
+    @model_validator(mode="after")
+    def _check_end(self) -> _Prompt:
+        if all(value is None for value in (self.prompt, self.messages, self.tokens)):
+            raise ValueError("the prompt is null")
+        if self.messages is not None and self.messages[-1].role == "assistant":
+            raise ValueError(
+                "the last message is the assistant's, and so is the output. End with a message of another role; "
+                "to continue a text, use 'prompt'"
+            )
+        return self
+
+
+def _prompt_of(row: Row, columns: Columns) -> PromptText:
+    """Return the prompt of a row.
 
     Raises:
-        PromptError: The row lacks a column.
+        ValidationError: The row is no prompt.
+        PromptError: It lacks a column.
     """
-
-    def __init__(self, row: Row, columns: Columns) -> None:
-        self.problems = [] if row.problem is None else [row.problem]
-        self._number = row.number
-        self._entry = {} if self.problems else dict(columns.pick(row))
-        self._group = () if self.problems else columns.group_of(row)
-
-    def problem(self, text: str) -> None:
-        """Record a problem; the caller prefixes the location."""
-        self.problems.append(f": {text}")
-
-    def prompt(self) -> PromptText:
-        """Return the prompt; if there are problems, only its id is valid."""
-        own_id = self._id()
-        if self.problems:
-            return PromptText(own_id, "")
-        meant = self._misspelled()
-        text, messages = self._text(meant), self._messages()
-        source = self._entry.get("source")
-        if not isinstance(source, str | None):
-            self.problem(f'"source" must be a string; given {kind_of(source)}.')
-        return PromptText(own_id, text, messages, self._references(), source, self._tokens(), self._group)
-
-    def _id(self) -> str:
-        given = self._entry.get("id", self._number)
-        if isinstance(given, bool) or not isinstance(given, str | int | float) or given == "":
-            self.problem(f'"id" must be a string or a number; given {kind_of(given)}.')
-            return str(self._number)
-        return str(given)
-
-    def _misspelled(self) -> set[str]:
-        """Report misspelled keys; return the keys that they probably stand for."""
-        meant = set()
-        for key in self._entry:
-            small = key.lower()
-            near = [small] if small in _KNOWN else get_close_matches(small, _CHECKED_KEYS, 1, _MIN_SIMILARITY)
-            if key not in _KNOWN and near:
-                self.problem(f"unknown key {key!r}. Did you mean {near[0]!r}? Unrelated keys are allowed.")
-                meant.add(near[0])
-        return meant
-
-    def _text(self, meant: set[str]) -> str | None:
-        if "messages" in self._entry:
-            if "prompt" in self._entry:
-                self.problem('"prompt" and "messages" are both given; use one of them.')
-            return None
-        if self._holds_tokens:
-            return None
-        text = self._entry.get("prompt")
-        if not isinstance(text, str):
-            if not meant & {"prompt", "messages"}:
-                self.problem(
-                    'expected an object with a string "prompt" or a list "messages" or "tokens"; given '
-                    f"{self._given()}. If another key holds the prompt, name it with `column`."
-                )
-        elif not text.strip():
-            self.problem(f"prompt {self._number} is empty; write a text or remove the line.")
-        return text
-
-    @property
-    def _holds_tokens(self) -> bool:
-        """Whether the prompt is token ids. Beside a text or a chat, the key is one of the unrelated ones."""
-        return "tokens" in self._entry and not {"prompt", "messages"} & set(self._entry)
-
-    def _tokens(self) -> tuple[int, ...] | None:
-        if not self._holds_tokens:
-            return None
-        tokens = self._entry["tokens"]
-        ids = tokens if isinstance(tokens, list) else []
-        wrong = [one for one in ids if not isinstance(one, int) or isinstance(one, bool) or one < 0]
-        if not ids or wrong:
-            given = kind_of(tokens) if not wrong else repr(wrong[0])
-            self.problem(f'"tokens" must be a list of token ids, which are integers of at least 0; given {given}.')
-            return None
-        return tuple(ids)
-
-    def _given(self) -> str:
-        if "prompt" in self._entry:
-            return f"{kind_of(self._entry['prompt'])} as 'prompt'"
-        return f"the keys {', '.join(self._entry)}" if self._entry else "no keys"
-
-    def _messages(self) -> tuple[Message, ...] | None:
-        messages = self._entry.get("messages")
-        if "messages" not in self._entry:
-            return None
-        if not isinstance(messages, list) or not messages:
-            self.problem(f'"messages" must be a list of at least one message; given {kind_of(messages)}.')
-            return None
-        problems = [
-            problem
-            for number, message in enumerate(messages, start=1)
-            for problem in message_problems(message, f"message {number}")
-        ]
-        if not problems and messages[-1]["role"] == "assistant":
-            problems.append(
-                "the last message is the assistant's, and so is the output. End with a message of another role; "
-                "to continue a text, use `prompt`."
-            )
-        for problem in problems:
-            self.problem(problem)
-        return None if problems else plain_messages(messages)
-
-    def _references(self) -> tuple[str, ...]:
-        given = self._entry.get("reference", ())
-        references = [given] if isinstance(given, str) else given
-        absent = "reference" not in self._entry
-        texts = isinstance(references, list) and all(isinstance(one, str) and one.strip() for one in references)
-        if absent or (texts and references):
-            return tuple(references)
-        self.problem(
-            f'"reference" must be a non-empty string or a list of them; given {kind_of(given)}. '
-            "Omit the key if there is none."
-        )
-        return ()
+    entry = dict(columns.pick(row))
+    found = _Prompt.model_validate(entry)
+    messages = None
+    if found.messages is not None:
+        pairs = zip(entry["messages"], found.messages, strict=True)
+        messages = tuple({**given, "content": message.content} for given, message in pairs)
+    return PromptText(
+        found.id or str(row.number),
+        found.prompt,
+        messages,
+        tuple(found.reference),
+        found.source,
+        None if found.tokens is None else tuple(found.tokens),
+        columns.group_of(row),
+    )

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from specdec_core.interface.errors import PromptError, reading
+from specdec_core.interface.errors import PromptError, reading, shortened
 from specdec_core.interface.files import input_path
 
 if TYPE_CHECKING:
@@ -134,10 +134,7 @@ def _json_row(where: str, number: int, line: str) -> Row:
 def _object_row(where: str, number: int, entry: Any) -> Row:
     if isinstance(entry, dict):
         return Row(where, number, entry)
-    given = kind_of(entry)
-    return Row(
-        where, number, problem=f': expected an object with a string "prompt" or a list "messages"; given {given}.'
-    )
+    return Row(where, number, problem=f": expected an object; given {shortened(repr(entry), 60)}.")
 
 
 def _json_list(path: Path) -> Iterator[Row]:
@@ -149,7 +146,7 @@ def _json_list(path: Path) -> Iterator[Row]:
         hint = " If it has one object per line, name it .jsonl." if error.msg == "Extra data" else ""
         raise PromptError(f"{path}:{error.lineno}:{error.colno}: invalid JSON: {error.msg}.{hint}") from error
     if not isinstance(entries, list):
-        raise PromptError(f"{path}: expected a list of objects; given {kind_of(entries)}.")
+        raise PromptError(f"{path}: expected a list of objects; given {shortened(repr(entries), 60)}.")
     for number, entry in enumerate(entries, start=1):
         yield _object_row(f"{path}: entry {number}", number, entry)
 
@@ -206,17 +203,6 @@ def _text_lines(path: Path) -> Iterator[Row]:
         for number, line in enumerate(lines, start=1):
             if line.strip():
                 yield Row(f"{path}:{number}", number, {"prompt": line.rstrip("\n")}, table=True)
-
-
-def kind_of(value: Any) -> str:
-    """Return the kind of a value of JSON in words."""
-    if value is None:
-        return "null"
-    if isinstance(value, str):
-        return "a string" if value.strip() else "an empty string"
-    if isinstance(value, list):
-        return "a list" if value else "an empty list"
-    return {bool: "true or false", dict: "an object"}.get(type(value), "a number")
 
 
 _READERS: dict[str, Callable[[Path], Iterator[Row]]] = {

@@ -12,7 +12,7 @@ from specdec_core.interface.files import input_path
 from specdec_core.models.chat_template import Turn, render_chat
 from specdec_core.registry import shipped_file
 from specdec_core.study.config.benchmarks import check_placeholders, with_tasks
-from specdec_core.study.config.messages import plain_messages, turns_of
+from specdec_core.study.config.messages import turns_of
 from specdec_core.study.config.prompt_file import PromptText, conversations, read_rows
 from specdec_core.study.config.prompt_rows import dataset_rows, file_rows, shuffled
 
@@ -158,11 +158,7 @@ def render_prompt(
     if prompt.text is not None:
         return prompt.text
     name = f"prompt {prompt.id!r}"
-    try:
-        messages = plain_messages(prompt.messages or ())
-    except PromptError as error:
-        raise PromptError(f"{name}: {error}") from error
-    return render_chat(messages, tokenizer, name=name, model=model, template=chat_template)
+    return render_chat(prompt.messages or (), tokenizer, name=name, model=model, template=chat_template)
 
 
 def as_chat(prompt: PromptText, system: str | None = None) -> PromptText:
