@@ -85,9 +85,10 @@ def read_rows(rows: Iterable[Row], columns: Columns, limit: int | None = None) -
             problems.append(row.where + row.problem)
             continue
         try:
-            prompt = _prompt_of(row, columns)
+            entry, group = dict(columns.pick(row)), columns.group_of(row)
+            prompt = _prompt_of(entry, row.number, group)
         except ValidationError as error:
-            problems += describe(error, dict(row.values), lambda *_, where=row.where: where)
+            problems += describe(error, entry, lambda *_, where=row.where: where)
             continue
         except PromptError as error:
             problems.append(f"{row.where}: {error}")
@@ -177,25 +178,23 @@ class _Prompt(BaseModel):
         return self
 
 
-def _prompt_of(row: Row, columns: Columns) -> PromptText:
-    """Return the prompt of a row.
+def _prompt_of(entry: dict[str, Any], number: int, group: tuple[str, ...]) -> PromptText:
+    """Return the prompt of a row, given its values under specdec's keys.
 
     Raises:
-        ValidationError: The row is no prompt.
-        PromptError: It lacks a column.
+        ValidationError: It is no prompt.
     """
-    entry = dict(columns.pick(row))
     found = _Prompt.model_validate(entry)
     messages = None
     if found.messages is not None:
         pairs = zip(entry["messages"], found.messages, strict=True)
         messages = tuple({**given, "content": message.content} for given, message in pairs)
     return PromptText(
-        found.id or str(row.number),
+        found.id or str(number),
         found.prompt,
         messages,
         tuple(found.reference),
         found.source,
         None if found.tokens is None else tuple(found.tokens),
-        columns.group_of(row),
+        group,
     )
