@@ -26,8 +26,8 @@ from specdec_core.models import LoadedModel, inflate, load_model
 from specdec_core.study.config.prompts import read_prompts
 from specdec_core.study.config.schema import PromptsConfig
 from specdec_core.study.run.factory import ready_prompts
-from specdec_drafters.transformer.config import TransformerConfig
-from specdec_drafters.transformer.drafter import TransformerDrafter
+from specdec_drafters.settings import TransformerConfig
+from specdec_drafters.transformer import TransformerDrafter
 
 
 def main() -> None:

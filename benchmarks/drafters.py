@@ -148,8 +148,8 @@ def synthetic_drafters(vocab: int, text: np.ndarray, folder: Path) -> Mapping[st
         return registry.create("drafter", name, config, info)
 
     def chain() -> Drafter:
-        from specdec_drafters.chain.config import ChainConfig
-        from specdec_drafters.chain.drafter import ChainDrafter
+        from specdec_drafters.chain import ChainDrafter
+        from specdec_drafters.settings import ChainConfig
 
         return ChainDrafter(ChainConfig(drafters=(build("prompt-copy"), ngram(2))), info)
 
@@ -173,9 +173,9 @@ def synthetic_drafters(vocab: int, text: np.ndarray, folder: Path) -> Mapping[st
 def ngram_of(info: TargetInfo, text: np.ndarray, order: int) -> Drafter:
     """Return an n-gram drafter with tables estimated from token ids."""
     from specdec_drafters.ngram.candidates import NgramCandidates
-    from specdec_drafters.ngram.config import NgramConfig
     from specdec_drafters.ngram.drafter import NgramDrafter
     from specdec_drafters.ngram.kneser_ney import estimate
+    from specdec_drafters.settings import NgramConfig
 
     drafter = object.__new__(NgramDrafter)
     drafter.target, drafter.config = info, NgramConfig(text="builtin:stdlib", order=order)

@@ -45,8 +45,8 @@ from specdec_core.registry import Registry
 from specdec_core.sampling.generators import RowGenerators
 from specdec_core.sampling.logits import LogitsToProbs
 from specdec_core.verification import SpeculativeSampling
-from specdec_drafters.transformer.config import TransformerConfig
-from specdec_drafters.transformer.drafter import TransformerDrafter
+from specdec_drafters.settings import TransformerConfig
+from specdec_drafters.transformer import TransformerDrafter
 
 
 def main() -> None:

@@ -22,7 +22,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from specdec_core.models import LoadedModel, ModelSession, pack, quantize, wrap_model
 from specdec_core.models.fast.packing import pack_as_set
-from specdec_drafters.early_exit.model import cost_share, exit_after
+from specdec_drafters.early_exit.drafter import cost_share, exit_after
 
 
 def main() -> None:

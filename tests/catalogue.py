@@ -16,14 +16,13 @@ from specdec_core import default_registry
 from specdec_core.interface import Drafter
 from specdec_core.models import LoadedModel
 from specdec_drafters.common.speculators import write_checkpoint
-from specdec_drafters.dflash.model import DFlashHead
-from specdec_drafters.dflash.model import HeadShape as DFlashShape
+from specdec_drafters.dflash import DFlashHead
+from specdec_drafters.dflash import HeadShape as DFlashShape
 from specdec_drafters.eagle3.checkpoint import config_of
 from specdec_drafters.eagle3.model import Eagle3Head, HeadShape
-from specdec_drafters.early_exit.file import ExitCard, write_exit
-from specdec_drafters.heads.file import HeadsCard, write_heads
-from specdec_drafters.heads.model import Heads, HeadsShape
-from specdec_drafters.mtp.model import MtpHead
+from specdec_drafters.early_exit.drafter import ExitCard, write_exit
+from specdec_drafters.heads.drafter import Heads, HeadsCard, HeadsShape, write_heads
+from specdec_drafters.mtp import MtpHead
 from tests.spelled import OTHER_VOCAB, other_tokenizer, target_tokenizer
 from tests.tiny import tiny_model
 from tests.toys import Gamma

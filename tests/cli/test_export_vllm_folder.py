@@ -12,11 +12,9 @@ from specdec_core.cli.main import app
 from specdec_core.interface import TargetInfo
 from specdec_core.models import load_model, model_folder
 from specdec_core.registry import shipped_file
-from specdec_drafters.eagle3.config import Eagle3Config
 from specdec_drafters.eagle3.drafter import Eagle3Drafter
-from specdec_drafters.parallel.config import ParallelConfig
-from specdec_drafters.parallel.drafter import ParallelDrafter
-from specdec_drafters.parallel.trainer import with_mask_token
+from specdec_drafters.parallel import ParallelDrafter, with_mask_token
+from specdec_drafters.settings import Eagle3Config, ParallelConfig
 from tests.catalogue import write_random_eagle3
 from tests.drafters.speculator_heads import PROMPTS, Bench, V, target_for
 from tests.drafters.support import info_for, request_for

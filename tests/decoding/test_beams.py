@@ -21,8 +21,8 @@ from specdec_core.interface import (
 )
 from specdec_core.interface.errors import ArgumentError, NumericsError, PluginWarning
 from specdec_core.models import wrap_model
-from specdec_drafters.transformer.config import TransformerConfig
-from specdec_drafters.transformer.drafter import TransformerDrafter
+from specdec_drafters.settings import TransformerConfig
+from specdec_drafters.transformer import TransformerDrafter
 from tests.catalogue import DRAFTERS, Catalogue
 from tests.tiny import tiny_model
 from tests.toys import NO_CONFIG, CountingDrafter, TableDrafter, target_info

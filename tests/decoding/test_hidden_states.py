@@ -9,8 +9,8 @@ from specdec_core.decoding import Decoder
 from specdec_core.interface import LAST_HIDDEN, Drafter, DraftSession, PluginConfig, Proposal, TokenTree
 from specdec_core.interface.settings import GenerationSettings, SamplingSettings
 from specdec_core.models import PrefixCache, wrap_model
-from specdec_drafters.hierarchical.config import HierarchicalConfig
-from specdec_drafters.hierarchical.drafter import HierarchicalDrafter
+from specdec_drafters.hierarchical import HierarchicalDrafter
+from specdec_drafters.settings import HierarchicalConfig
 from tests.decoding.letters import PROMPT, tiny_tokenizer
 from tests.tiny import FAMILIES, tiny_model
 from tests.toys import Gamma

@@ -11,8 +11,8 @@ from specdec_core.interface import BestFirstTree, TokenTree
 from specdec_core.interface.errors import PluginWarning
 from specdec_core.interface.settings import GenerationSettings, SamplingSettings
 from specdec_core.testing.harness.toys import Hierarchy
-from specdec_drafters.chain.config import ChainConfig
-from specdec_drafters.chain.drafter import ChainDrafter
+from specdec_drafters.chain import ChainDrafter
+from specdec_drafters.settings import ChainConfig
 from tests.lossless import LENGTH, PROMPT, SETTINGS, VOCAB, enumerate_continuations, p_value, small_target
 from tests.toys import CountingDrafter, Gamma, TableDrafter
 

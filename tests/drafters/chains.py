@@ -1,7 +1,7 @@
 """Chains for tests, of any drafters."""
 
-from specdec_drafters.chain.config import ChainConfig
-from specdec_drafters.chain.drafter import ChainDrafter
+from specdec_drafters.chain import ChainDrafter
+from specdec_drafters.settings import ChainConfig
 from tests.toys import target_info
 
 V = 8

@@ -8,8 +8,8 @@ from specdec_core.interface import (
     PluginConfig,
 )
 from specdec_core.models import LoadedModel
-from specdec_drafters.hierarchical.config import HierarchicalConfig
-from specdec_drafters.hierarchical.drafter import HierarchicalDrafter
+from specdec_drafters.hierarchical import HierarchicalDrafter
+from specdec_drafters.settings import HierarchicalConfig
 from tests.toys import Gamma
 
 

@@ -7,9 +7,9 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import DynamicCache
 
 from specdec_core.models import wrap_model
-from specdec_drafters.eagle3.config import Eagle3Config
 from specdec_drafters.eagle3.drafter import Eagle3Drafter
 from specdec_drafters.eagle3.model import CARRIED
+from specdec_drafters.settings import Eagle3Config
 from tests.catalogue import write_random_eagle3
 from tests.drafters.support import SeededRequest, info_for, rows_of, tree_request
 from tests.tiny import tiny_model

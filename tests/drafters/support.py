@@ -26,10 +26,8 @@ from specdec_core.interface.tree import TreeShape
 from specdec_core.models import LoadedModel
 from specdec_core.sampling.generators import RowGenerators
 from specdec_core.sampling.logits import LogitsToProbs
-from specdec_drafters.heads.config import HeadsConfig
-from specdec_drafters.heads.drafter import HeadsDrafter
-from specdec_drafters.heads.file import HeadsCard, write_heads
-from specdec_drafters.heads.model import Heads, HeadsShape
+from specdec_drafters.heads.drafter import Heads, HeadsCard, HeadsDrafter, HeadsShape, write_heads
+from specdec_drafters.settings import HeadsConfig
 
 
 class SeededRequest:

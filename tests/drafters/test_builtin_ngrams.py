@@ -7,8 +7,8 @@ import torch
 from pydantic import ValidationError
 
 from specdec_core.interface import TargetInfo
-from specdec_drafters.ngram.config import NgramConfig, find_arpa
 from specdec_drafters.ngram.drafter import NgramDrafter
+from specdec_drafters.settings import NgramConfig, find_arpa
 
 NAMES = [f"builtin:{task}-{kind}" for task in ("translation", "summarization") for kind in ("unigram", "bigram")]
 

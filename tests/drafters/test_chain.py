@@ -28,10 +28,9 @@ from specdec_core.interface.settings import GenerationSettings, SamplingSettings
 from specdec_core.sampling.generators import RowGenerators
 from specdec_core.sampling.logits import LogitsToProbs
 from specdec_core.verification import dense, density
-from specdec_drafters.chain.config import ChainConfig
-from specdec_drafters.chain.drafter import ChainDrafter
-from specdec_drafters.prompt_copy.config import PromptCopyConfig
-from specdec_drafters.prompt_copy.drafter import PromptCopyDrafter
+from specdec_drafters.chain import ChainDrafter
+from specdec_drafters.prompt_copy import PromptCopyDrafter
+from specdec_drafters.settings import ChainConfig, PromptCopyConfig
 from tests.drafters.chains import V, chain
 from tests.lossless import SETTINGS, VOCAB, doubled_p_value, enumerate_continuations, small_target
 from tests.toys import NO_CONFIG, CandidatesDrafter, Gamma, TableDrafter, target_info

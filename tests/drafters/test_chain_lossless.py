@@ -11,7 +11,7 @@ from specdec_core.interface import Outcome
 from specdec_core.interface.settings import GenerationSettings, SamplingSettings
 from specdec_core.sampling.generators import RowGenerators
 from specdec_core.sampling.logits import LogitsToProbs
-from specdec_drafters.chain import drafter as chain_module
+from specdec_drafters import chain as chain_module
 from tests.drafters.chains import chain
 from tests.drafters.support import info_for, rows_of
 from tests.lossless import SETTINGS, VOCAB, doubled_p_value, enumerate_continuations, p_value, sample, small_target

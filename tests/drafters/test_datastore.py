@@ -6,8 +6,8 @@ import pytest
 from pydantic import ValidationError
 
 from specdec_core.interface import ConfigError, PointMass, TargetInfo
-from specdec_drafters.datastore.config import DatastoreConfig
-from specdec_drafters.datastore.drafter import DatastoreDrafter
+from specdec_drafters.datastore import DatastoreDrafter
+from specdec_drafters.settings import DatastoreConfig
 from tests.drafters.support import info_for, request_for, rows_of
 
 V = 20

@@ -12,9 +12,8 @@ from safetensors.torch import load_file, save_file
 from specdec_core.decoding import Decoder
 from specdec_core.interface import ModelError, Outcome, TokenTree
 from specdec_core.interface.settings import SamplingSettings
-from specdec_drafters.dflash.checkpoint import read_dflash
-from specdec_drafters.dflash.config import DFlashConfig
-from specdec_drafters.dflash.drafter import DFlashDrafter
+from specdec_drafters.dflash import DFlashDrafter, read_dflash
+from specdec_drafters.settings import DFlashConfig
 from tests.catalogue import write_random_dflash
 from tests.drafters.speculator_heads import PROMPTS, Bench, D, V, target_for
 from tests.drafters.speculators_package import CASES, DATA

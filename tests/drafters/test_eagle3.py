@@ -17,14 +17,12 @@ from specdec_core.models import load_model, wrap_model
 from specdec_core.registry import shipped_file
 from specdec_core.study.config.prompts import read_prompts
 from specdec_core.study.config.schema import PromptsConfig
-from specdec_drafters.chain.config import ChainConfig
-from specdec_drafters.chain.drafter import ChainDrafter
+from specdec_drafters.chain import ChainDrafter
 from specdec_drafters.common.speculators import read_checkpoint
 from specdec_drafters.eagle3.checkpoint import read_eagle3
-from specdec_drafters.eagle3.config import Eagle3Config
 from specdec_drafters.eagle3.drafter import Eagle3Drafter
-from specdec_drafters.mtp.checkpoint import read_mtp
-from specdec_drafters.mtp.drafter import MtpDrafter
+from specdec_drafters.mtp import MtpDrafter, read_mtp
+from specdec_drafters.settings import ChainConfig, Eagle3Config
 from tests.catalogue import write_random_eagle3, write_random_mtp
 from tests.drafters.speculator_heads import PROMPTS, Bench, D, V, check_logits, target_for
 from tests.drafters.speculators_package import CASES, DATA

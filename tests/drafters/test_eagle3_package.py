@@ -7,8 +7,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from specdec_drafters.eagle3.checkpoint import read_eagle3
-from specdec_drafters.eagle3.config import Eagle3TrainerConfig
 from specdec_drafters.eagle3.trainer import Eagle3Trainer
+from specdec_drafters.settings import Eagle3TrainerConfig
 from tests.drafters.speculator_heads import check_logits, target_for
 from tests.drafters.speculators_package import CASES, DATA, package_logits
 from tests.drafters.training.support import Recorder

@@ -11,8 +11,8 @@ from safetensors.torch import load_file, save_file
 from specdec_core.decoding import Decoder
 from specdec_core.interface import ModelError, Outcome, TokenTree
 from specdec_drafters.eagle3.checkpoint import read_eagle3
-from specdec_drafters.eagle3.config import Eagle3Config
 from specdec_drafters.eagle3.drafter import Eagle3Drafter
+from specdec_drafters.settings import Eagle3Config
 from tests.catalogue import write_random_eagle3
 from tests.drafters.speculator_heads import PROMPTS, Bench, V, target_for
 from tests.drafters.speculators_package import CASES, DATA

@@ -14,10 +14,19 @@ from specdec_core.interface.errors import PluginWarning
 from specdec_core.models import compile_model, first_layers, load_model, pack, wrap_model
 from specdec_core.testing.harness.state import changed_state, model_state
 from specdec_core.theory.speed import walltime_improvement
-from specdec_drafters.early_exit.config import EarlyExitConfig
-from specdec_drafters.early_exit.drafter import EarlyExitDrafter
-from specdec_drafters.early_exit.file import EXIT_FILE, ExitCard, read_exit, write_exit
-from specdec_drafters.early_exit.model import ExitWorth, best_of, cost_share, exit_after, exit_alphas
+from specdec_drafters.early_exit.drafter import (
+    EXIT_FILE,
+    EarlyExitDrafter,
+    ExitCard,
+    ExitWorth,
+    best_of,
+    cost_share,
+    exit_after,
+    exit_alphas,
+    read_exit,
+    write_exit,
+)
+from specdec_drafters.settings import EarlyExitConfig
 from specdec_drafters.training.losses import overlap
 from specdec_drafters.training.rows import pad_rows
 from tests.compiled import symbolic

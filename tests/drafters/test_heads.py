@@ -19,10 +19,16 @@ from specdec_core.interface.settings import GenerationSettings, SamplingSettings
 from specdec_core.models import inflate, load_model, wrap_model
 from specdec_core.study.config.prompts import read_prompts
 from specdec_core.study.config.schema import PromptsConfig
-from specdec_drafters.heads.config import HeadsConfig
-from specdec_drafters.heads.drafter import HeadsDrafter
-from specdec_drafters.heads.file import HEADS_FILE, HeadsCard, read_heads, write_heads
-from specdec_drafters.heads.model import Heads, HeadsShape
+from specdec_drafters.heads.drafter import (
+    HEADS_FILE,
+    Heads,
+    HeadsCard,
+    HeadsDrafter,
+    HeadsShape,
+    read_heads,
+    write_heads,
+)
+from specdec_drafters.settings import HeadsConfig
 from tests.drafters.support import SeededRequest, info_for, rows_of, tree_request
 from tests.tiny import tiny_model
 from tests.toys import Gamma

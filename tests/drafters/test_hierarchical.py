@@ -25,13 +25,11 @@ from specdec_core.interface.errors import ConfigError, ModelError, PluginError
 from specdec_core.interface.settings import GenerationSettings, SamplingSettings
 from specdec_core.models import wrap_model
 from specdec_core.study import load_study
-from specdec_drafters.hierarchical import drafter as hierarchical_module
-from specdec_drafters.hierarchical.config import HierarchicalConfig
-from specdec_drafters.hierarchical.drafter import HierarchicalDrafter
-from specdec_drafters.ngram.config import NgramConfig
+from specdec_drafters import hierarchical as hierarchical_module
+from specdec_drafters.hierarchical import HierarchicalDrafter
 from specdec_drafters.ngram.drafter import NgramDrafter
-from specdec_drafters.transformer.config import TransformerConfig
-from specdec_drafters.transformer.drafter import TransformerDrafter
+from specdec_drafters.settings import HierarchicalConfig, NgramConfig, TransformerConfig
+from specdec_drafters.transformer import TransformerDrafter
 from tests.catalogue import ARPA
 from tests.drafters.hierarchies import Builder, hierarchy
 from tests.lossless import SETTINGS, VOCAB, doubled_p_value, enumerate_continuations, p_value, sample, small_target

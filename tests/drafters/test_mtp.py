@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 
 from specdec_core.interface import ModelError, TargetInfo
 from specdec_drafters.eagle3.checkpoint import read_eagle3
-from specdec_drafters.mtp.checkpoint import read_mtp
+from specdec_drafters.mtp import read_mtp
 from tests.drafters.speculator_heads import V, check_logits, target_for
 from tests.drafters.speculators_package import CASES, DATA
 

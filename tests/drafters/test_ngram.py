@@ -10,8 +10,8 @@ from pydantic import ValidationError
 
 from specdec_core.interface import ConfigError, Dense, TargetInfo
 from specdec_drafters.common import texts
-from specdec_drafters.ngram.config import NgramConfig
 from specdec_drafters.ngram.drafter import NgramDrafter
+from specdec_drafters.settings import NgramConfig
 from tests.drafters.support import info_for, request_for, rows_of
 
 DATA = Path(__file__).parent / "data"

@@ -18,9 +18,9 @@ from specdec_core.verification.distributions import dense
 from specdec_drafters.ngram import candidates as ngram_candidates
 from specdec_drafters.ngram.arpa import read_arpa
 from specdec_drafters.ngram.candidates import NgramCandidates
-from specdec_drafters.ngram.config import NgramConfig
 from specdec_drafters.ngram.drafter import NgramDrafter, _NgramSession
 from specdec_drafters.ngram.kneser_ney import estimate
+from specdec_drafters.settings import NgramConfig
 from tests.drafters.support import info_for, tree_request
 
 DATA = Path(__file__).parent / "data"

@@ -22,15 +22,14 @@ from specdec_core.interface.settings import SamplingSettings
 from specdec_core.sampling.generators import RowGenerators
 from specdec_core.sampling.logits import LogitsToProbs
 from specdec_core.verification.distributions import dense
-from specdec_drafters.ngram import config as ngram_config
+from specdec_drafters import settings as ngram_config
 from specdec_drafters.ngram import successors
 from specdec_drafters.ngram.arpa import read_arpa
 from specdec_drafters.ngram.arpa_writer import write_arpa
-from specdec_drafters.ngram.config import NgramConfig
 from specdec_drafters.ngram.drafter import NgramDrafter
 from specdec_drafters.ngram.kenlm_model import WINDOW
 from specdec_drafters.ngram.kneser_ney import fit
-from specdec_drafters.translated.config import TranslatedConfig
+from specdec_drafters.settings import NgramConfig, TranslatedConfig
 from specdec_drafters.translated.drafter import TranslatedDrafter
 from tests.drafters.kenlm_binaries import BINARIES
 from tests.drafters.ngram_models import DATA, LN_10, arpa_entries, sentences_of

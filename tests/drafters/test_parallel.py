@@ -8,8 +8,8 @@ import torch
 from specdec_core.decoding import Decoder
 from specdec_core.interface import ModelError, TargetInfo
 from specdec_core.models import load_model, wrap_model
-from specdec_drafters.parallel.config import ParallelConfig
-from specdec_drafters.parallel.drafter import ParallelDrafter
+from specdec_drafters.parallel import ParallelDrafter
+from specdec_drafters.settings import ParallelConfig
 from tests.drafters.support import (
     assert_as_fresh,
     assert_tree_paths_leave_what_a_fresh_session_has,

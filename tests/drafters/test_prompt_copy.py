@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from specdec_core.interface import PointMass, TargetInfo
-from specdec_drafters.prompt_copy.config import PromptCopyConfig
-from specdec_drafters.prompt_copy.drafter import PromptCopyDrafter
+from specdec_drafters.prompt_copy import PromptCopyDrafter
+from specdec_drafters.settings import PromptCopyConfig
 from tests.drafters.support import assert_as_fresh, info_for, request_for, rows_of
 
 V = 50

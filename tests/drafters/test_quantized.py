@@ -25,8 +25,8 @@ from specdec_core.models.fast.integer_products import (
 )
 from specdec_core.models.fast.packed_linear import PackedLinear, SharedProduct
 from specdec_core.testing.harness.state import changed_state, model_state
-from specdec_drafters.quantized.config import QuantizedConfig
-from specdec_drafters.quantized.drafter import QuantizedDrafter
+from specdec_drafters.quantized import QuantizedDrafter
+from specdec_drafters.settings import QuantizedConfig
 from tests.drafters.support import commit, info_for, request_for, rows_of
 from tests.tiny import tiny_model
 from tests.toys import Gamma

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from specdec_core.interface import Dense, TargetInfo
-from specdec_drafters.random.config import RandomConfig
-from specdec_drafters.random.drafter import RandomDrafter
+from specdec_drafters.random import RandomDrafter
+from specdec_drafters.settings import RandomConfig
 from tests.drafters.support import info_for, request_for, rows_of
 
 V = 7

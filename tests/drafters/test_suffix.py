@@ -11,9 +11,9 @@ from pydantic import ValidationError
 
 from specdec_core.decoding import Decoder
 from specdec_core.interface import PointMass, TargetInfo
-from specdec_drafters.suffix.config import SuffixConfig
-from specdec_drafters.suffix.drafter import SuffixDrafter
-from specdec_drafters.suffix.growing_text import GrowingText
+from specdec_drafters.common.retrieval import GrowingText
+from specdec_drafters.settings import SuffixConfig
+from specdec_drafters.suffix import SuffixDrafter
 from tests.drafters.brute_force_search import search
 from tests.drafters.support import assert_as_fresh, info_for, request_for, rows_of
 from tests.lossless import small_target
@@ -163,7 +163,7 @@ texts = st.lists(st.integers(0, 2), max_size=20)
 
 @given(texts, texts, st.integers(1, 6), st.integers(0, 30))
 def test_a_growing_text_finds_all_longest_matches_the_latest_first(tokens, more, longest, kept):
-    text = GrowingText(longest)
+    text = GrowingText(longest=longest)
     text.match(tokens)
     text.rollback(min(kept, len(tokens)))
     tokens = tokens[:kept] + more

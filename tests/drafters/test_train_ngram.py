@@ -14,12 +14,12 @@ from specdec_core import load_model
 from specdec_core.interface import ConfigError, SpecdecError
 from specdec_drafters.ngram import trainer
 from specdec_drafters.ngram.arpa import read_arpa
-from specdec_drafters.ngram.config import NgramConfig, NgramTrainerConfig
 from specdec_drafters.ngram.drafter import NgramDrafter
 from specdec_drafters.ngram.kneser_ney import fit
 from specdec_drafters.ngram.trainer import NgramTrainer
-from specdec_drafters.training.config import usage
+from specdec_drafters.settings import NgramConfig, NgramTrainerConfig
 from specdec_drafters.training.sources import own_samples
+from specdec_drafters.training.trainer import usage
 from tests.drafters.ngram_models import DATA, arpa_entries, assert_same_entries
 from tests.tiny import tiny_model
 

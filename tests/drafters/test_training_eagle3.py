@@ -15,18 +15,19 @@ from specdec_core.interface.settings import GenerationSettings
 from specdec_core.testing import DrafterKit
 from specdec_core.testing.harness.tiny_target import tiny_target
 from specdec_drafters.eagle3.checkpoint import read_eagle3
-from specdec_drafters.eagle3.config import Eagle3Config, Eagle3TrainerConfig
 from specdec_drafters.eagle3.drafter import Eagle3Drafter, loaded_head
-from specdec_drafters.eagle3.trainer import Eagle3Trainer, new_head
-from specdec_drafters.eagle3.training import (
+from specdec_drafters.eagle3.trainer import (
+    Eagle3Trainer,
     masked,
     masked_loss,
     masked_scores,
+    new_head,
     read_target,
     unrolled,
     unrolled_loss,
     unrolled_scores,
 )
+from specdec_drafters.settings import Eagle3Config, Eagle3TrainerConfig
 from specdec_drafters.training.losses import distillation, overlap
 from specdec_drafters.training.rows import pad_rows
 from tests.conformance import failures, kit_of

@@ -11,11 +11,17 @@ from specdec_core.decoding import Decoder
 from specdec_core.interface import ModelError
 from specdec_core.interface.settings import GenerationSettings
 from specdec_core.models import first_layers
-from specdec_drafters.early_exit.config import EarlyExitConfig, EarlyExitTrainerConfig
-from specdec_drafters.early_exit.drafter import EarlyExitDrafter
-from specdec_drafters.early_exit.file import read_exit
-from specdec_drafters.early_exit.model import best_of, cost_share, exit_after, exit_alphas, worth_of_each
+from specdec_drafters.early_exit.drafter import (
+    EarlyExitDrafter,
+    best_of,
+    cost_share,
+    exit_after,
+    exit_alphas,
+    read_exit,
+    worth_of_each,
+)
 from specdec_drafters.early_exit.trainer import EarlyExitTrainer
+from specdec_drafters.settings import EarlyExitConfig, EarlyExitTrainerConfig
 from specdec_drafters.training.sources import gather
 from tests.drafters.training.support import Recorder, saved_targets, short_training
 from tests.toys import Gamma

@@ -12,16 +12,21 @@ from torch import Tensor
 from specdec_core.decoding import Decoder
 from specdec_core.interface import ConfigError, ModelError
 from specdec_core.interface.settings import GenerationSettings
-from specdec_drafters.heads.config import HeadsConfig, HeadsTrainerConfig
-from specdec_drafters.heads.drafter import HeadsDrafter
-from specdec_drafters.heads.file import HeadsCard, read_heads, write_heads
-from specdec_drafters.heads.loss import HeadsLoss, Reading
-from specdec_drafters.heads.model import Heads, HeadsShape, head_logits
-from specdec_drafters.heads.trainer import Distillation, HeadsTrainer, read_rows
-from specdec_drafters.training.config import without_home
+from specdec_drafters.heads.drafter import (
+    Heads,
+    HeadsCard,
+    HeadsDrafter,
+    HeadsShape,
+    head_logits,
+    read_heads,
+    write_heads,
+)
+from specdec_drafters.heads.trainer import Distillation, HeadsLoss, HeadsTrainer, Reading, read_rows
+from specdec_drafters.settings import HeadsConfig, HeadsTrainerConfig
 from specdec_drafters.training.losses import cross_entropy, distillation, overlap
 from specdec_drafters.training.rows import pad_rows
 from specdec_drafters.training.sources import gather
+from specdec_drafters.training.trainer import without_home
 from tests.drafters.training.support import Recorder, saved_targets, short_training
 from tests.toys import Gamma
 

@@ -8,9 +8,14 @@ import torch
 from specdec_core.decoding import Decoder
 from specdec_core.interface.settings import GenerationSettings
 from specdec_core.models import wrap_model
-from specdec_drafters.parallel.config import ParallelConfig, ParallelTrainerConfig
-from specdec_drafters.parallel.drafter import ParallelDrafter
-from specdec_drafters.parallel.trainer import ParallelDistillation, ParallelTrainer, layout_logits, with_mask_token
+from specdec_drafters.parallel import (
+    ParallelDistillation,
+    ParallelDrafter,
+    ParallelTrainer,
+    layout_logits,
+    with_mask_token,
+)
+from specdec_drafters.settings import ParallelConfig, ParallelTrainerConfig
 from specdec_drafters.training.mask_layout import mask_layout, retained_lengths
 from specdec_drafters.training.rows import pad_rows
 from specdec_drafters.training.sources import gather

@@ -13,8 +13,8 @@ from transformers import PreTrainedTokenizerFast
 
 from specdec_core.interface import ModelError, Outcome, TargetInfo
 from specdec_drafters.common.draft_model_loading import check_vocabulary
-from specdec_drafters.transformer.config import TransformerConfig
-from specdec_drafters.transformer.drafter import TransformerDrafter
+from specdec_drafters.settings import TransformerConfig
+from specdec_drafters.transformer import TransformerDrafter
 from tests.drafters.support import (
     assert_as_fresh,
     assert_tree_paths_leave_what_a_fresh_session_has,

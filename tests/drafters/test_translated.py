@@ -20,17 +20,19 @@ from specdec_core.sampling.generators import RowGenerators
 from specdec_core.sampling.logits import LogitsToProbs
 from specdec_core.testing.harness.enumeration import adjusted
 from specdec_core.testing.harness.tiny_target import uncached_logits
-from specdec_drafters.chain.config import ChainConfig
-from specdec_drafters.chain.drafter import ChainDrafter
-from specdec_drafters.hierarchical.config import HierarchicalConfig
-from specdec_drafters.hierarchical.drafter import HierarchicalDrafter
-from specdec_drafters.ngram.config import NgramConfig
+from specdec_drafters.chain import ChainDrafter
+from specdec_drafters.hierarchical import HierarchicalDrafter
 from specdec_drafters.ngram.drafter import NgramDrafter
-from specdec_drafters.prompt_copy.config import PromptCopyConfig
-from specdec_drafters.prompt_copy.drafter import PromptCopyDrafter
-from specdec_drafters.transformer.config import TransformerConfig
-from specdec_drafters.transformer.drafter import TransformerDrafter
-from specdec_drafters.translated.config import TranslatedConfig
+from specdec_drafters.prompt_copy import PromptCopyDrafter
+from specdec_drafters.settings import (
+    ChainConfig,
+    HierarchicalConfig,
+    NgramConfig,
+    PromptCopyConfig,
+    TransformerConfig,
+    TranslatedConfig,
+)
+from specdec_drafters.transformer import TransformerDrafter
 from specdec_drafters.translated.drafter import TranslatedDrafter
 from specdec_drafters.translated.shared import SharedTokens
 from tests.drafters.support import assert_as_fresh, commit, info_for, request_for, rows_of

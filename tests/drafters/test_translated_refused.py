@@ -21,7 +21,7 @@ from specdec_core.models import load_model, wrap_model
 from specdec_core.offline.replay.forced import ForcedContext
 from specdec_core.sampling.generators import RowGenerators
 from specdec_core.sampling.logits import LogitsToProbs
-from specdec_drafters.translated.config import TranslatedConfig
+from specdec_drafters.settings import TranslatedConfig
 from specdec_drafters.translated.drafter import TranslatedDrafter
 from tests.drafters.support import info_for
 from tests.lossless import VOCAB, small_target

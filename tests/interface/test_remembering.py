@@ -11,9 +11,8 @@ from specdec_core.interface import PluginConfig, TargetInfo
 from specdec_core.interface.settings import GenerationSettings, SamplingSettings
 from specdec_core.models import wrap_model
 from specdec_core.testing.harness.toys import Hierarchy
-from specdec_drafters.hierarchical.config import HierarchicalConfig
-from specdec_drafters.hierarchical.drafter import HierarchicalDrafter
-from specdec_drafters.translated.config import TranslatedConfig
+from specdec_drafters.hierarchical import HierarchicalDrafter
+from specdec_drafters.settings import HierarchicalConfig, TranslatedConfig
 from specdec_drafters.translated.drafter import TranslatedDrafter
 from tests.drafters.chains import chain
 from tests.lossless import VOCAB, small_target

@@ -14,8 +14,8 @@ from specdec_core.interface.errors import PromptError
 from specdec_core.interface.settings import GenerationSettings, SamplingSettings
 from specdec_core.models import wrap_model
 from specdec_core.testing.harness.tiny_target import random_model
-from specdec_drafters.transformer.config import TransformerConfig
-from specdec_drafters.transformer.drafter import TransformerDrafter
+from specdec_drafters.settings import TransformerConfig
+from specdec_drafters.transformer import TransformerDrafter
 from tests.lossless import VOCAB, enumerate_continuations, p_value, sample
 from tests.toys import CountingDrafter, Gamma, SparseDrafter
 

@@ -9,10 +9,9 @@ from pydantic import ValidationError
 
 from specdec_core.decoding import Decoder
 from specdec_core.interface.settings import GenerationSettings, SamplingSettings
-from specdec_drafters.chain.config import ChainConfig
-from specdec_drafters.chain.drafter import ChainDrafter
-from specdec_drafters.prompt_copy.config import PromptCopyConfig
-from specdec_drafters.prompt_copy.drafter import PromptCopyDrafter
+from specdec_drafters.chain import ChainDrafter
+from specdec_drafters.prompt_copy import PromptCopyDrafter
+from specdec_drafters.settings import ChainConfig, PromptCopyConfig
 from specdec_plugins.gamma.confidence import ConfidenceGamma, ConfidenceGammaConfig, LearnedThreshold
 from tests.lossless import VOCAB, small_target
 from tests.pairwise import pairwise

@@ -6,8 +6,8 @@ import pytest
 
 from specdec_core import default_registry
 from specdec_core.decoding import Decoder
-from specdec_drafters.hierarchical.config import HierarchicalConfig
-from specdec_drafters.hierarchical.drafter import HierarchicalDrafter
+from specdec_drafters.hierarchical import HierarchicalDrafter
+from specdec_drafters.settings import HierarchicalConfig
 from tests.catalogue import GAMMAS
 from tests.lossless import SETTINGS, VOCAB, doubled_p_value, enumerate_continuations, small_target
 from tests.tiny import tiny_model

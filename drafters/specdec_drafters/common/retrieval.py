@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from bisect import bisect_left
 from collections import Counter
 from heapq import heappop, heappush
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from specdec_drafters.common.matching import MatchingConfig
+    from specdec_drafters.settings import MatchingConfig
 
 _END = 0xFFFF_FFFF  # ends a text in an index; as int32 it is -1, which is not a token id
 _END_BYTES = b"\xff\xff\xff\xff"
@@ -91,6 +92,67 @@ class TokenIndex:
         indices = positions[:, None] + np.arange(width)
         found: NDArray[np.uint32] = self._tokens[np.minimum(indices, len(self._tokens) - 1)]
         return found.astype(np.int32)
+
+
+class GrowingText:
+    """The tokens of one sequence, and where the end of a sequence occurs in it.
+
+    An occurrence is found by comparing with each position, which takes about a microsecond per thousand tokens.
+
+    Args:
+        tokens: The tokens so far.
+        longest: The longest match of `match`.
+    """
+
+    def __init__(self, tokens: Sequence[int] = (), longest: int = 1) -> None:
+        self._longest = longest
+        self._tokens = array("i", tokens)
+
+    def read(self, tokens: Sequence[int]) -> None:
+        """Read the part of `tokens`, the whole sequence, that was not read yet."""
+        self._tokens.extend(tokens[len(self._tokens) :])
+
+    def rollback(self, length: int) -> None:
+        """Keep the first `length` tokens."""
+        del self._tokens[length:]
+
+    def occurrences(self, end: Sequence[int]) -> list[NDArray[np.int64]]:
+        """Return the positions `[N]` after the occurrences of the last 1, 2, ... tokens of `end`, latest first.
+
+        An occurrence counts if a token follows it. The last of the arrays is of the longest match.
+        """
+        if not end or not self._tokens:
+            return []
+        text = np.frombuffer(self._tokens, dtype=np.int32)
+        ends = np.flatnonzero(text[:-1] == end[-1])[::-1] + 1
+        found = []
+        while len(ends):
+            found.append(ends)
+            size = len(found)
+            if size == len(end):
+                break
+            ends = ends[ends > size]
+            ends = ends[text[ends - size - 1] == end[-size - 1]]
+        return found
+
+    def match(self, tokens: Sequence[int], shortest: int = 1) -> tuple[int, NDArray[np.int64]]:  # noqa: ARG002
+        """Read `tokens`, the whole sequence; return the longest match as `TokenIndex` does, the latest first."""
+        self.read(tokens)
+        found = self.occurrences(tokens[-self._longest :])
+        return (len(found), found[-1][:MAX_OCCURRENCES]) if found else (0, np.empty(0, dtype=np.int64))
+
+    def following(self, positions: NDArray[np.int64], width: int) -> NDArray[np.int32]:
+        """Return the tokens from each position on, `[N, width]`; where the text ends, they repeat themselves."""
+        text = np.frombuffer(self._tokens, dtype=np.int32)
+        return text[positions[:, None] + np.arange(width) % (len(text) - positions)[:, None]]
+
+    def copy(self, position: int, count: int, *, endless: bool) -> list[int]:
+        """Return `count` tokens from a position on; where the text ends, fewer, or the same again if `endless`."""
+        copied = self._tokens[position : position + count].tolist()
+        period = len(copied)
+        while endless and len(copied) < count:
+            copied.append(copied[-period])
+        return copied
 
 
 class Searched(Protocol):

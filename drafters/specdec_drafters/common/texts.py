@@ -14,7 +14,7 @@ from specdec_core.interface import ConfigError
 from specdec_core.interface.errors import reading
 from specdec_core.interface.files import input_path
 from specdec_core.registry import shipped_file
-from specdec_drafters.common import BUILTIN_STDLIB
+from specdec_drafters.settings import BUILTIN_STDLIB
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

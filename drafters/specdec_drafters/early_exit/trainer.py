@@ -8,9 +8,8 @@ import torch
 from torch import Tensor
 
 from specdec_core.models import LoadedModel
-from specdec_drafters.early_exit.config import EarlyExitTrainerConfig
-from specdec_drafters.early_exit.file import ExitCard, write_exit
-from specdec_drafters.early_exit.model import (
+from specdec_drafters.early_exit.drafter import (
+    ExitCard,
     ExitWorth,
     best_of,
     exit_after,
@@ -18,15 +17,16 @@ from specdec_drafters.early_exit.model import (
     identity,
     layer_count,
     worth_of_each,
+    write_exit,
 )
-from specdec_drafters.training.config import text_facts, without_home
+from specdec_drafters.settings import EarlyExitTrainerConfig
 from specdec_drafters.training.loop import Objective
 from specdec_drafters.training.losses import cross_entropy, distillation, tv_share
 from specdec_drafters.training.rows import Rows
 from specdec_drafters.training.run import TrainingRun
 from specdec_drafters.training.sequence_logits import autocast, row_logits
 from specdec_drafters.training.sources import TrainingData
-from specdec_drafters.training.trainer import TargetDistillation, WeightsTrainer
+from specdec_drafters.training.trainer import TargetDistillation, WeightsTrainer, text_facts, without_home
 
 LEARNING_RATE = 4e-3
 """Default peak learning rate."""

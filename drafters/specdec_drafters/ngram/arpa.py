@@ -16,7 +16,7 @@ import numpy as np
 from specdec_core.interface import ConfigError
 from specdec_core.interface.errors import reading
 from specdec_drafters.ngram.backoff_tables import SPECIAL_WORDS, Level, NgramTables, build_level, find_contexts
-from specdec_drafters.ngram.config import MAX_ORDER
+from specdec_drafters.settings import MAX_ORDER
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -11,8 +11,8 @@ from specdec_core.interface.base_drafters import draw_tree
 from specdec_drafters.common.texts import target_documents
 from specdec_drafters.ngram.arpa import read_arpa
 from specdec_drafters.ngram.candidates import NgramCandidates, NgramModel
-from specdec_drafters.ngram.config import NgramConfig, find_arpa
 from specdec_drafters.ngram.kneser_ney import estimate
+from specdec_drafters.settings import NgramConfig, find_arpa
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -16,8 +16,8 @@ import numpy as np
 from specdec_core.interface import Candidates, ConfigError, TargetInfo
 from specdec_core.interface.files import input_path
 from specdec_drafters.ngram.candidates import NgramModel, most_probable
-from specdec_drafters.ngram.config import NgramConfig
 from specdec_drafters.ngram.successors import load_successors
+from specdec_drafters.settings import NgramConfig
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -15,8 +15,8 @@ from torch import Tensor
 
 from specdec_core.interface import Progress
 from specdec_core.interface.errors import NumericsError
+from specdec_drafters.settings import TrainingConfig
 from specdec_drafters.training.checkpoints import TrainingFolder, TrainingState
-from specdec_drafters.training.config import TrainingConfig
 from specdec_drafters.training.curve import Curve
 from specdec_drafters.training.optimizers import learning_rate_share, make_optimizers
 

@@ -10,8 +10,8 @@ import torch
 
 from specdec_core.interface import Progress
 from specdec_core.models import LoadedModel
+from specdec_drafters.settings import TrainingConfig
 from specdec_drafters.training.checkpoints import TrainingFolder
-from specdec_drafters.training.config import TrainingConfig
 from specdec_drafters.training.loop import Objective, Trained, train
 from specdec_drafters.training.sequence_logits import autocast_dtype
 from specdec_drafters.training.sources import TrainingData, gather

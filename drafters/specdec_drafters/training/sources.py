@@ -18,7 +18,7 @@ from specdec_core.interface.files import input_path
 from specdec_core.interface.settings import GenerationSettings, SamplingSettings
 from specdec_core.models import LoadedModel
 from specdec_drafters.common.texts import read_documents, read_ids, tokenize_documents
-from specdec_drafters.training.config import TrainingConfig
+from specdec_drafters.settings import TrainingConfig
 from specdec_drafters.training.pairs import Pair, read_pairs
 from specdec_drafters.training.rows import Rows, pad_rows
 

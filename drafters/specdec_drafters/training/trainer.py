@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -13,7 +14,7 @@ from torch import Tensor
 from specdec_core.interface import Progress, Trainer, TrainingReport
 from specdec_core.interface.files import check_output, writing_file
 from specdec_core.models import LoadedModel, load_model
-from specdec_drafters.training.config import TrainingConfig, usage
+from specdec_drafters.settings import TrainingConfig
 from specdec_drafters.training.curve import write_points
 from specdec_drafters.training.loop import Objective, StepResult
 from specdec_drafters.training.rows import Batches, Rows
@@ -150,3 +151,29 @@ class WeightsTrainer(Trainer, Generic[_Trained]):
 def curve_path(output: Path) -> Path:
     """Return the path of the learning curve beside a result."""
     return output.with_suffix(".curve.jsonl")
+
+
+def text_facts(config: TrainingConfig) -> dict[str, str]:
+    """Return the settings that say what text a drafter was trained on, for the header of its file."""
+    names = ("text", "samples", "sources", "temperature", "seed")
+    return {name: without_home(value) for name in names if (value := getattr(config, name)) is not None}
+
+
+def without_home(value: object) -> str:
+    """Return a value as text; of a path in the user's home folder, that is written `~`: weights are passed on."""
+    text = str(value)
+    try:
+        return f"~/{Path(text).relative_to(Path.home()).as_posix()}"
+    except (ValueError, RuntimeError):  # it is elsewhere, or the home folder is unknown
+        return text
+
+
+def usage(drafter: str, key: str, path: Path) -> str:
+    """Return how a study names a trained drafter: a YAML mapping in one line.
+
+    Args:
+        drafter: Name of the drafter.
+        key: The setting that takes the path.
+        path: The file or folder that was written. Quoted as JSON, so that YAML reads any path.
+    """
+    return f"{{name: {drafter}, {key}: {json.dumps(str(path), ensure_ascii=False)}}}"

@@ -27,7 +27,7 @@ from specdec_core.interface.errors import PluginWarning
 from specdec_core.models import fetched_later, load_outline
 from specdec_core.registry import nested_settings
 from specdec_drafters.common.draft_model_loading import make_nested
-from specdec_drafters.translated.config import TranslatedConfig
+from specdec_drafters.settings import TranslatedConfig
 from specdec_drafters.translated.request import SharedTokenRequest
 from specdec_drafters.translated.retokenized import Retokenized, Retokenizer, common
 from specdec_drafters.translated.shared import SharedTokens, shared_tokens

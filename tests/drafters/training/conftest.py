@@ -8,8 +8,8 @@ import signal
 import pytest
 
 from specdec_core.models import load_model
+from specdec_drafters.settings import TransformerTrainerConfig
 from specdec_drafters.training.sources import gather
-from specdec_drafters.transformer.config import TransformerTrainerConfig
 from tests.drafters.training.support import Recorder
 from tests.tiny import tiny_model
 

@@ -12,10 +12,9 @@ from specdec_core.cli.main import app
 from specdec_core.decoding import Decoder
 from specdec_core.interface.settings import GenerationSettings
 from specdec_core.study.progress import TerminalProgress
-from specdec_drafters.heads.config import HeadsConfig
 from specdec_drafters.heads.drafter import HeadsDrafter
-from specdec_drafters.transformer.config import TransformerConfig
-from specdec_drafters.transformer.drafter import TransformerDrafter
+from specdec_drafters.settings import HeadsConfig, TransformerConfig
+from specdec_drafters.transformer import TransformerDrafter
 from tests.toys import Gamma
 
 SIZES = {"transformer": ("--layers", 1, "--width", 32, "--heads", 2), "heads": ("--heads", 2)}

@@ -15,16 +15,20 @@ from specdec_core.interface import ConfigError, ModelError
 from specdec_core.interface.controllers import FixedGamma, FixedGammaConfig
 from specdec_core.interface.settings import GenerationSettings
 from specdec_core.models import load_model
+from specdec_drafters.settings import TransformerConfig, TransformerTrainerConfig
 from specdec_drafters.training.checkpoints import TrainingFolder
 from specdec_drafters.training.loop import train
 from specdec_drafters.training.losses import TV_SCALE, overlap
 from specdec_drafters.training.rows import Batches, pad_rows
 from specdec_drafters.training.sequence_logits import autocast_dtype, row_logits, same_width
 from specdec_drafters.training.sources import TrainingData
-from specdec_drafters.transformer.config import TransformerConfig, TransformerTrainerConfig
-from specdec_drafters.transformer.drafter import TransformerDrafter
-from specdec_drafters.transformer.new_models import feed_forward, new_model
-from specdec_drafters.transformer.trainer import Distillation, TransformerTrainer
+from specdec_drafters.transformer import (
+    Distillation,
+    TransformerDrafter,
+    TransformerTrainer,
+    feed_forward,
+    new_model,
+)
 from tests.drafters.training.support import Recorder
 
 

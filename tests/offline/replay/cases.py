@@ -26,8 +26,8 @@ from specdec_core.interface.settings import SamplingSettings
 from specdec_core.models import LoadedModel
 from specdec_core.testing.harness.tiny_target import uncached_logits
 from specdec_core.testing.harness.toys import Gamma, Hierarchy, TableDrafter
-from specdec_drafters.chain.config import ChainConfig
-from specdec_drafters.chain.drafter import ChainDrafter
+from specdec_drafters.chain import ChainDrafter
+from specdec_drafters.settings import ChainConfig
 from tests.offline.replay.support import (
     QOf,
     probabilities,

@@ -40,8 +40,8 @@ from specdec_core.testing.harness.replaying import memory_record, recorded_texts
 from specdec_core.testing.harness.tiny_target import gpt2_config, random_model, uncached_logits
 from specdec_core.testing.harness.toys import Gamma, Hierarchy, TableDrafter
 from specdec_core.verification import SpeculativeSampling
-from specdec_drafters.transformer.config import TransformerConfig
-from specdec_drafters.transformer.drafter import TransformerDrafter
+from specdec_drafters.settings import TransformerConfig
+from specdec_drafters.transformer import TransformerDrafter
 from tests.drafters.support import heads_for
 from tests.offline.replay.support import PROMPT, replayed, small_target
 from tests.toys import CountingDrafter, Lenience, SparseDrafter

@@ -8,7 +8,7 @@ from specdec_core.interface import Drafter, DraftSession, SessionInfo, TargetInf
 from specdec_core.interface.files import input_path
 from specdec_drafters.common.retrieval import RetrievalSession, TokenIndex
 from specdec_drafters.common.texts import check_ids, read_ids, target_documents
-from specdec_drafters.datastore.config import DatastoreConfig
+from specdec_drafters.settings import DatastoreConfig
 
 if TYPE_CHECKING:
     import numpy as np

@@ -6,12 +6,12 @@ from threading import Lock
 from typing import TYPE_CHECKING
 
 from specdec_core.interface import Drafter, DraftRequest, DraftSession, Proposal, SessionInfo, TargetInfo
-from specdec_drafters.common.retrieval import RetrievalSession, TokenIndex
-from specdec_drafters.suffix.config import SuffixConfig
-from specdec_drafters.suffix.growing_text import GrowingText
+from specdec_drafters.common.retrieval import GrowingText, RetrievalSession, TokenIndex
+from specdec_drafters.settings import SuffixConfig
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
 
 _SHARE = 16
 """Indexes of at most one in this many of the kept requests are merged, so up to twice that are dropped at once."""
@@ -78,7 +78,7 @@ class _SuffixSession(RetrievalSession):
         longest = drafter.config.max_match
         self._drafter = drafter
         self._tokens: Sequence[Sequence[int]] = ()
-        self._texts = [GrowingText(longest) for _ in range(session.batch_size)]
+        self._texts = [GrowingText(longest=longest) for _ in range(session.batch_size)]
         sources = [()] * session.batch_size if session.sources is None else session.sources
         indexes = [(TokenIndex.of([source], longest),) if source else () for source in sources]
         pairs = zip(self._texts, indexes, strict=True)

@@ -29,8 +29,8 @@ from specdec_core.interface import (
 from specdec_core.interface.proposal import Distribution
 from specdec_core.models import moved, uploaded
 from specdec_core.verification import dense
-from specdec_drafters.chain.config import ChainConfig
 from specdec_drafters.common.draft_model_loading import make_nested
+from specdec_drafters.settings import ChainConfig
 
 T = TypeVar("T")
 

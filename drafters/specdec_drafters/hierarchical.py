@@ -16,7 +16,7 @@ from specdec_core.interface import (
 )
 from specdec_drafters.common.draft_model_loading import load_draft_model, make_nested
 from specdec_drafters.common.model_drafter import ModelDrafter, max_length_of
-from specdec_drafters.hierarchical.config import HierarchicalConfig
+from specdec_drafters.settings import HierarchicalConfig
 
 if TYPE_CHECKING:
     from specdec_core.models import LoadedModel

@@ -1,17 +1,21 @@
-"""`specdec train parallel`: trains a small model to predict several of the target's tokens at once."""
+"""The parallel drafter: a small model predicts all tokens of a draft in one forward pass, at mask tokens."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from specdec_core.interface import ModelError
-from specdec_core.models import LoadedModel, position_patch, wrap_model
-from specdec_drafters.common.parallel_draft import mask_token_of
-from specdec_drafters.parallel.config import ParallelTrainerConfig
-from specdec_drafters.parallel.drafter import DEPTH_KEY
+from specdec_core.interface import ConfigError, DraftSession, ModelError, SessionInfo, TargetInfo
+from specdec_core.models import LoadedModel, load_model, position_patch, wrap_model
+from specdec_drafters.common.draft_model_loading import load_draft_model
+from specdec_drafters.common.model_drafter import ModelDrafter, ModelDraftSession
+from specdec_drafters.common.parallel_draft import MASK_KEYS, mask_token_of, unused_token
+from specdec_drafters.settings import ParallelConfig, ParallelTrainerConfig
 from specdec_drafters.training.draft_scores import Scores
 from specdec_drafters.training.losses import cross_entropy, tv_share
 from specdec_drafters.training.mask_layout import (
@@ -26,7 +30,105 @@ from specdec_drafters.training.rows import Rows
 from specdec_drafters.training.run import TrainingRun
 from specdec_drafters.training.sequence_logits import autocast, embeddable, row_logits, same_width
 from specdec_drafters.training.sources import TrainingData
-from specdec_drafters.transformer.trainer import Distillation, TransformerTrainer
+from specdec_drafters.transformer import Distillation, TransformerTrainer
+
+DEPTH_KEY = "pard_depth"
+"""The key of config.json with the number of tokens that a model was trained to draft."""
+
+
+class ParallelDrafter(ModelDrafter):
+    """Drafts K tokens with one forward pass of a model.
+
+    After x_1 ... x_n the model reads the tokens that it has not cached yet, and K - 1 mask tokens behind them. Its
+    logits at x_n predict the first token of the draft, those at mask i the token after that position. q of a token
+    is the distribution at its position, standardized by the core. It depends on the committed text alone, not on
+    the other tokens of the draft, and not on how many masks follow. In a tree, all nodes at a depth are drawn at
+    one position.
+
+    Mask tokens are never kept in the cache: a rejected draft leaves nothing to undo.
+
+    References:
+        An, Bai, Liu, Li and Barsoum 2025 (PARD, arXiv 2504.18583); section 6 of arXiv 2211.17192
+        (non-autoregressive approximation models).
+    """
+
+    autoregressive = False
+
+    def __init__(self, config: ParallelConfig, target: TargetInfo) -> None:
+        super().__init__(config, target, load_draft_model(config, target, "parallel"))
+        self.mask_token = checked_mask_token(self.loaded)
+        depth = getattr(self.loaded.model.config, DEPTH_KEY, None)
+        self.count: int | None = config.count or depth
+
+    def open(self, session: SessionInfo) -> DraftSession:
+        """Start a batch with an empty cache."""
+        return ModelDraftSession(self.loaded, session, mask_token=self.mask_token, count=self.count)
+
+
+def checked_mask_token(loaded: LoadedModel) -> int:
+    """Return the id of a model's mask token.
+
+    Raises:
+        ModelError: The model has none, or no embedding for it.
+    """
+    token = mask_token_of(loaded)
+    if token is None:
+        raise ModelError(
+            f"drafter 'parallel': the config.json of {loaded.name} names no mask token (`pard_token` or "
+            "`ptd_token_id`), so it was not trained to draft in parallel. Use it with drafter 'transformer', or "
+            "train it with `specdec train parallel --model`."
+        )
+    if not 0 <= token < loaded.vocab_size:
+        raise ModelError(
+            f"drafter 'parallel': the mask token of {loaded.name} is {token}, but the model has the tokens 0 to "
+            f"{loaded.vocab_size - 1}. Correct `pard_token` in its config.json."
+        )
+    return token
+
+
+@torch.no_grad()
+def move_mask_token(folder: Path, name: str) -> None:
+    """Move a mask token behind the vocabulary into the place of a token that no text has.
+
+    `specdec train parallel` adds the mask token as the last one. vLLM asks for as many tokens as the target has.
+    What the model predicts stays the same: the other token keeps its output embedding.
+
+    Args:
+        folder: The folder of the model, which is changed.
+        name: The name of the model, for error messages.
+
+    Raises:
+        ConfigError: There is no token that no text has.
+        ModelError: The model has no mask token, or cannot be loaded.
+    """
+    keys = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    dtype = keys.get("dtype") or keys.get("torch_dtype") or "float32"
+    loaded = replace(load_model(folder, device="cpu", packed=False, dtype=dtype), name=name)
+    mask = checked_mask_token(loaded)
+    count = loaded.vocab_size - 1
+    if mask != count:
+        return
+    token = unused_token(loaded.tokenizer, count)
+    if token is None:
+        raise ConfigError(
+            f"drafter 'parallel': {name} has its mask token behind the vocabulary, as token {mask}. vLLM asks for "
+            f"the target's {count} tokens, and the tokenizer in the folder has none of them that no text "
+            "has, in whose place the mask token could be. Export with a byte-level tokenizer in the folder."
+        )
+    model = loaded.model
+    read = model.get_input_embeddings().weight[:count].clone()
+    predicted = model.get_output_embeddings().weight[:count].clone()
+    read[token] = model.get_input_embeddings().weight[mask]
+    model.config.tie_word_embeddings = False
+    model.resize_token_embeddings(count, mean_resizing=False)
+    model.get_input_embeddings().weight = nn.Parameter(read)
+    model.get_output_embeddings().weight = nn.Parameter(predicted)
+    for key in MASK_KEYS:
+        if hasattr(model.config, key):
+            setattr(model.config, key, token)
+    for file in folder.glob("*.safetensors*"):
+        file.unlink()
+    model.save_pretrained(folder)
 
 
 class ParallelTrainer(TransformerTrainer):

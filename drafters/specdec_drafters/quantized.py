@@ -6,7 +6,7 @@ from specdec_core.interface import TargetInfo
 from specdec_core.models import quantize
 from specdec_drafters.common.draft_model_loading import target_model
 from specdec_drafters.common.model_drafter import ModelDrafter
-from specdec_drafters.quantized.config import QuantizedConfig
+from specdec_drafters.settings import QuantizedConfig
 
 
 class QuantizedDrafter(ModelDrafter):

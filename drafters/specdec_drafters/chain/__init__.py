@@ -1,1 +1,0 @@
-"""The chain drafter: falls back to the next drafter when one has no draft."""

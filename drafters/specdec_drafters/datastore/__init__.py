@@ -1,1 +1,0 @@
-"""The datastore drafter (retrieval from a corpus, as REST)."""

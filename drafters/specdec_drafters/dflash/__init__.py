@@ -1,1 +1,0 @@
-"""DFlash heads, in the format of the speculators package: the drafter and the head."""

@@ -1,1 +1,0 @@
-"""MTP layers (multi-token prediction), in the format of the speculators package: the drafter and the layer."""

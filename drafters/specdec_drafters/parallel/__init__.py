@@ -1,1 +1,0 @@
-"""A draft model with mask tokens behind the text, and its trainer."""

@@ -1,1 +1,0 @@
-"""The prompt-copy drafter (prompt lookup)."""

@@ -1,1 +1,0 @@
-"""The transformer drafter and its trainer."""
