@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -209,12 +208,6 @@ def test_a_target_that_is_not_there_is_refused():
     info = replace(target_of().info(), model=None)
     with pytest.raises(ModelError, match="'early-exit' is made of the target's own weights, but this"):
         EarlyExitDrafter(EarlyExitConfig(layers=1), info)
-
-
-def test_a_target_shared_by_processes_is_refused():
-    target = replace(target_of(), share=SimpleNamespace())
-    with pytest.raises(ModelError, match="its weights are spread over devices"):
-        drafter_for(target, layers=1)
 
 
 def test_a_trained_exit_of_another_target_or_number_of_layers_is_refused(tmp_path):

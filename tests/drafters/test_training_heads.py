@@ -105,8 +105,8 @@ def heads_for(reads_token=True) -> Heads:
 def test_losses_and_gradients_are_those_of_every_position_by_hand(
     monkeypatch, reads_token, share, temperature, at_once
 ):
-    monkeypatch.setattr("specdec_drafters.heads.loss._LOGITS_AT_ONCE", at_once)
-    monkeypatch.setattr("specdec_drafters.heads.loss._IN_CACHE", at_once // 2)
+    monkeypatch.setattr("specdec_drafters.heads.trainer._LOGITS_AT_ONCE", at_once)
+    monkeypatch.setattr("specdec_drafters.heads.trainer._IN_CACHE", at_once // 2)
     heads, slow = heads_for(reads_token), heads_for(reads_token)
     objective = HeadsLoss(heads, OUTPUT, INPUT if reads_token else None, temperature)
     losses, indices = objective.backward(READING, share, scale=0.25)

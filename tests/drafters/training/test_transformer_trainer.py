@@ -297,7 +297,7 @@ def test_a_result_that_cannot_be_written_can_be_written_later(config_for, tmp_pa
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patched:
-        patched.setattr("specdec_drafters.transformer.trainer.write_curve", full)
+        patched.setattr("specdec_drafters.transformer.write_curve", full)
         with pytest.raises(ConfigError, match="No space left"):
             TransformerTrainer(config_for(**changes)).train(Recorder())
     assert [path.name for path in tmp_path.iterdir()] == ["o.training"]
