@@ -30,7 +30,7 @@ def test_no_test_imports_another():
 
 
 LONGEST = 16
-"""Words of an expectation. Whole sentences are in `tests/golden/messages.txt`."""
+"""Words of an expectation: facts, and no whole sentences."""
 
 
 def test_assertions_pin_facts_and_no_whole_sentences():
