@@ -17,7 +17,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-from markdown_table import table
+from tables import table
 
 DATA = Path(__file__).parent / "data"
 

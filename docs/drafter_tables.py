@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import json
-from functools import cache
-from pathlib import Path
 from typing import Any
 
-from markdown_table import table
+from tables import data, table
 
-DATA = Path(__file__).parent / "data"
 GAMMAS = (4, 8)
 """Gammas on the pages of drafters; the first is compared."""
 SPEEDS = {
@@ -23,16 +19,10 @@ Runs = dict[str, dict[tuple[float, int], dict[str, Any]]]
 """Rows by run, and by temperature and gamma."""
 
 
-@cache
-def _data(name: str) -> dict[str, Any]:
-    data: dict[str, Any] = json.loads((DATA / f"{name}.json").read_text(encoding="utf-8"))
-    return data
-
-
 def _runs(drafter: str = "") -> Runs:
     """Return the runs, of one drafter only if it is named."""
     runs: Runs = {}
-    for row in _data("drafters")["rows"]:
+    for row in data("drafters")["rows"]:
         if drafter in ("", row["drafter"]):
             runs.setdefault(row["run"], {})[row["temperature"], row["gamma"]] = row
     return runs
@@ -63,7 +53,7 @@ def of_drafter(name: str) -> str:
 
 def _speeds(run: str) -> list[str]:
     """Return c of a run, and its speed-ups at both temperatures; nothing if it was not timed."""
-    found = [row for row in _data("drafter_speeds")["rows"] if row["run"] in SPEEDS.get(run, [run])]
+    found = [row for row in data("drafter_speeds")["rows"] if row["run"] in SPEEDS.get(run, [run])]
     return [f"{found[0]['c']:.3f}", *(f"{row['speedup']:.2f}×" for row in found)] if found else [""] * 3
 
 
@@ -89,7 +79,7 @@ def by_batch() -> str:
     """Return the speed-up of two drafters by batch size and temperature, for the smallest and largest target."""
     speeds = {
         (row["method"], *(group["key"][one] for one in ("batch_size", "temperature", "size"))): row
-        for group in _data("vs_transformers")["rows"]
+        for group in data("vs_transformers")["rows"]
         for row in group["rows"]
         if row["configuration"] == "packed"
     }

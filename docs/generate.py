@@ -26,13 +26,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import beam_tables
 import benchmark_tables
 import command_reference
 import drafter_tables
-import generation_tables
 import paper_tables
-import replay_tables
+import tables
 import trace_figure
 import walk
 from pydantic import BaseModel
@@ -189,10 +187,10 @@ def _marked(lines: Sequence[str], marker: str, what: str) -> int:
 
 
 _TABLES = {
-    "generation": generation_tables.TABLES,
+    "generation": {"families": tables.families},
     "paper": paper_tables.TABLES,
-    "beams": beam_tables.TABLES,
-    "replays": replay_tables.TABLES,
+    "beams": {"quality": tables.quality, "passes": tables.passes},
+    "replays": {"against-live": tables.against_live},
     "measured": benchmark_tables.TABLES,
 }
 WRITERS: dict[str, Callable[[str], str]] = {

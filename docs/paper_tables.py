@@ -16,8 +16,8 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-import markdown_table
 import paper_numbers as paper
+import tables
 
 FOLDER = Path(__file__).parent
 DATA = FOLDER / "data" / "paper"
@@ -67,7 +67,7 @@ def drafted(study: str) -> Iterator[Result]:
 
 def table(headings: Sequence[str], rows: Iterable[Sequence[Cell]]) -> str:
     """Return rows as a Markdown table; numbers as they are rounded, None as a dash."""
-    return markdown_table.table(headings, ([_cell(cell) for cell in row] for row in rows))
+    return tables.table(headings, ([_cell(cell) for cell in row] for row in rows))
 
 
 def _cell(cell: Cell) -> str:
