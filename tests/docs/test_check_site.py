@@ -61,17 +61,3 @@ def test_a_correct_page_passes(faults):
 def test_a_fault_is_found(faults, content, message):
     lines = faults(RIGHT + content)
     assert any(message in line for line in lines), lines
-
-
-def test_a_search_without_results_is_found(chrome, tmp_path, monkeypatch):
-    monkeypatch.setattr(check_site, "TIMEOUT", 0.5)
-    page = tmp_path / "index.html"
-    page.write_text(PAGE.format("<input class='md-search__input'>"), encoding="utf-8")
-    assert check_site.find_search_faults(chrome, page, tmp_path) == ["searching for 'lenience' finds nothing"]
-
-
-def test_all_pages_are_checked_except_the_one_that_needs_a_server(tmp_path):
-    for name in ("index.html", "a/b.html", "404.html", "assets/frame.html"):
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text(PAGE.format(""), encoding="utf-8")
-    assert [page.name for page in check_site.pages_of(tmp_path)] == ["b.html", "index.html"]

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import shutil
-from xml.etree import ElementTree
 
 import pytest
 
 from specdec_core.study.config.prompts import PromptText
 from specdec_core.study.report.html_report import report_page
 from specdec_core.trace import trace_page
-from specdec_core.trace.figure import FATES
 from tests.docs.pages import ROOT, load
 from tests.study.summaries import baseline, output, run
 
 trace_figure = load(ROOT / "docs" / "trace_figure.py")
 
 
+@pytest.mark.slow
 def test_the_recorded_trace_is_a_decoding_of_the_models_that_ship(tmp_path):
     recorded, again = trace_figure.read(), trace_figure.record()
     trace_figure.write(again, tmp_path / "trace.json")
@@ -27,15 +26,6 @@ def test_the_recorded_trace_is_a_decoding_of_the_models_that_ship(tmp_path):
             assert (item["text"], item["fate"]) == (found["text"], found["fate"])
             for name in {"p", "q", "r"} & item.keys():
                 assert item[name] == pytest.approx(found[name], rel=1e-3, abs=1e-6)
-
-
-def test_the_picture_has_every_token_of_the_trace():
-    drawn = ElementTree.fromstring(trace_figure.svg())
-    texts = [one.text for one in drawn.iter("{http://www.w3.org/2000/svg}text")]
-    items = [item for step in trace_figure.read()["steps"] for item in step["items"]]
-    for item in items:
-        assert (item["fate"] == "unverified") or trace_figure.shown(item["text"]) in texts
-    assert {"accepted", "rejected", "recovered", "bonus"} <= set(texts)
 
 
 def test_the_site_shows_the_figure_in_place_of_its_marker():
@@ -155,20 +145,3 @@ def test_the_report_leads_to_the_figure_of_a_run_and_its_policy_allows_the_scrip
     for one, step in zip(figures, (1, 2), strict=True):
         (section,) = shown(one, "section")
         assert section.get_attribute("aria-label") == f"Step {step}"
-
-
-def test_without_a_script_every_step_is_there(chrome, tmp_path):
-    page = tmp_path / "plain.html"
-    page.write_text(
-        trace_page([trace_figure.read()], "A trace").replace("'sha256-", "'sha256-x"), encoding="utf-8"
-    )
-    chrome.get(page.as_uri())
-    figure = chrome.find_element("css selector", ".specdec-trace")
-    assert len(shown(figure, "section")) == len(trace_figure.read()["steps"])
-    assert shown(figure, ".controls") == []
-    chrome.get_log("browser")
-
-
-def test_a_trace_has_a_meaning_for_every_fate():
-    items = [item for step in trace_figure.read()["steps"] for item in step["items"]]
-    assert {item["fate"] for item in items} <= FATES.keys()
