@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from specdec_core.decoding.answer import Answered, decide, read, tensors_of
-from specdec_core.decoding.validation import check_recorded
 from specdec_core.interface import AcceptanceRule, Dense, PointMass, Proposal
 from specdec_core.interface.proposal import ProposalOrigin
 from specdec_core.interface.settings import SamplingSettings
@@ -20,6 +19,7 @@ from specdec_core.models.fast.static_step import Decision
 from specdec_core.sampling.generators import draw
 from specdec_core.sampling.logits import PREFIX_READERS, LogitsToProbs, argmax
 from specdec_core.verification import SpeculativeSampling
+from specdec_core.verification.distributions import possible
 
 
 @dataclass(frozen=True)
@@ -55,12 +55,12 @@ class CapturedLine:
             drawn: What was drawn at each of G positions.
 
         Returns:
-            The tokens; where drafts are sampled, also q `[B, G, V]`, and what `check_recorded` says.
+            The tokens; where drafts are sampled, also q `[B, G, V]`, and what `possible` says.
         """
         tokens, *q = (torch.stack(part, dim=1) for part in zip(*drawn, strict=True))
         if not q:
             return (tokens,)
-        faults = check_recorded(Proposal(tokens, (len(drawn),) * len(tokens), Dense(q[0])))
+        faults = possible(Proposal(tokens, (len(drawn),) * len(tokens), Dense(q[0])))
         assert faults is not None, "on a GPU, nothing is known before it is fetched"
         return tokens, q[0], faults
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from specdec_core.decoding.guard import PluginGuard, opened
 from specdec_core.decoding.request import DraftRecorder, KeepDrafting
-from specdec_core.decoding.validation import FAULTS, drawn, validate
+from specdec_core.decoding.validation import FAULTS, validate
 from specdec_core.interface import (
     BatchInfo,
     BestFirstTree,
@@ -127,7 +127,7 @@ class Proposer:
         if (reason := request.uncaptured) is not None:
             self._guard.note(f"compile: {reason}, so that drafts are captured pass by pass.")
         if isinstance(made, Proposal) and request.made(made):
-            return (made, request.faults) if made.origin.captured else drawn(made, budget, self._device, depth)
+            return request.checked(made, depth)
         return validate(made, budget, self._info.vocab_size, self._device, depth)
 
     def reject(self, fault: int) -> None:

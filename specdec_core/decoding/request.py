@@ -9,8 +9,7 @@ import math
 import operator
 import reprlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import numpy as np
 import torch
@@ -18,7 +17,7 @@ from torch import Tensor
 
 from specdec_core.decoding.captured import CapturedLine
 from specdec_core.decoding.tree_draft import LevelDraft, TreeDraft
-from specdec_core.decoding.validation import FLOATS, as_tensor, copied
+from specdec_core.decoding.validation import FLOATS, as_tensor, copied, drawn
 from specdec_core.interface import (
     Branches,
     Candidates,
@@ -44,6 +43,7 @@ from specdec_core.sampling.candidates import (
 )
 from specdec_core.sampling.generators import RowGenerators, invert
 from specdec_core.sampling.logits import PREFIX_READERS, LogitsToProbs, argmax
+from specdec_core.verification.distributions import possible
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -99,18 +99,8 @@ class DraftSampler:
         return self
 
 
-@dataclass(frozen=True)
-class _Certain:
-    """The tokens at this position were certain."""
-
-
-@dataclass(frozen=True)
-class _Written:
-    """The q at this position is in the buffer."""
-
-
-# Rows that drew no token at a position have None.
-_Source: TypeAlias = "_Certain | _Written | list[TemperedCandidates | None]"
+_Source: TypeAlias = "Literal['certain', 'written'] | list[TemperedCandidates | None]"
+"""Where q of a position is: certain tokens, the buffer, or each row's candidates, None in rows without a token."""
 
 
 class DraftRecord:
@@ -174,11 +164,11 @@ class DraftRecord:
 
     def add_written(self, tokens: Tensor) -> None:
         """Record a position whose q was written to `next_q()`. Nobody else may change the tokens."""
-        self._add(tokens, _Written())
+        self._add(tokens, "written")
 
     def add_certain(self, tokens: Tensor | list[int]) -> None:
         """Record a position whose tokens `[B]` were certain; on a GPU, as the drafter leaves them."""
-        self._add(tokens, _Certain())
+        self._add(tokens, "certain")
 
     def add_candidates(self, tokens: list[int], rows: list[TemperedCandidates | None]) -> None:
         """Record a position drawn from candidates; None in rows that drew nothing."""
@@ -187,7 +177,7 @@ class DraftRecord:
     def add_line(self, tokens: Tensor, q: Distribution) -> None:
         """Record all tokens `[B, K]`, which stay where they are, as does q. Nothing is added to them."""
         self._line = tokens, q
-        self._sources = [_Written()] * tokens.shape[1]
+        self._sources = ["written"] * tokens.shape[1]
 
     def extend(self, rows: Sequence[Sequence[int]], q: Tensor | None) -> None:
         """Record further tokens of each row, any number of them. Cannot be combined with the `add_` methods.
@@ -251,7 +241,7 @@ class DraftRecord:
             return self._line[1]
         if self._extended_q:
             return Dense(self.buffer[:, : max(map(len, self._extension))])
-        if all(isinstance(source, _Certain) for source in sources):
+        if all(source == "certain" for source in sources):
             return PointMass()
         candidates = [source for source in sources if isinstance(source, list)]
         if len(candidates) == len(sources):
@@ -277,7 +267,7 @@ class DraftRecord:
 
     def _write(self, number: int, source: _Source) -> None:
         """Write the q of a position to the buffer, unless it is there."""
-        if isinstance(source, _Certain):
+        if source == "certain":
             self.buffer[:, number].zero_().scatter_(1, self._at(number)[:, None], 1.0)
         elif isinstance(source, list):
             self.buffer[:, number].copy_(uploaded(self._dense(source), self.device))
@@ -306,7 +296,12 @@ class DraftRecorder:
         is_fork: Whether it is a fork of another, so that its draft may become part of something else.
 
     Attributes:
-        faults: What `check_recorded` says of a line of a captured function; None if nothing can be wrong.
+        tokens: See `DraftRequest`, as for the next four.
+        budget: The maximum number of draft tokens of each sequence.
+        hidden_states: Hidden states of the target.
+        tree: The shape of the draft; None for a line.
+        depth: The maximum length of a path of each sequence.
+        faults: What `possible` says of a line of a captured function; None if nothing can be wrong.
     """
 
     def __init__(
@@ -354,9 +349,7 @@ class DraftRecorder:
             depth: The maximum length of a path of each sequence; the budget for a line.
             step: Identifies the step; that of the request for a fork of it.
         """
-        self._tokens = tokens
-        self._budget = budget
-        self._hidden_states = hidden_states or {}
+        self.tokens, self.budget, self.hidden_states = tokens, budget, hidden_states or {}
         self._keep_drafting = keep_drafting
         self._left = list(budget)
         self._lengths = [0] * len(budget)
@@ -367,48 +360,24 @@ class DraftRecorder:
         self._in_line = False
         self._uncaptured: str | None = None
         self.faults: Tensor | None = None
+        self._made: tuple[int, ...] | None = None  # the lengths of `proposal`
         self._forked = 0
         self._record.clear()
         self._sampler.start(tokens, budget)
-        self._shape_asked, self._depth = tree, budget if depth is None else depth
-        self._tree: LevelDraft | None = None
+        self.tree, self.depth = tree, budget if depth is None else depth
+        self._levels: LevelDraft | None = None
         if tree is not None:
-            self._tree = self._new_tree(tree, budget, self._to_probs, self._record, tokens, self._take_numbers)
-
-    @property
-    def tokens(self) -> Sequence[Sequence[int]]:
-        """See `DraftRequest`."""
-        return self._tokens
-
-    @property
-    def budget(self) -> tuple[int, ...]:
-        """See `DraftRequest`."""
-        return self._budget
-
-    @property
-    def hidden_states(self) -> Mapping[int, Tensor]:
-        """See `DraftRequest`."""
-        return self._hidden_states
-
-    @property
-    def tree(self) -> TreeShape | None:
-        """See `DraftRequest`."""
-        return self._shape_asked
-
-    @property
-    def depth(self) -> tuple[int, ...]:
-        """See `DraftRequest`."""
-        return self._depth
+            self._levels = self._new_tree(tree, budget, self._to_probs, self._record, tokens, self._take_numbers)
 
     @inference_only
     def branch(self, logits: Tensor) -> Branches:
         """See `DraftRequest.branch`."""
-        if self._tree is None:
+        if self._levels is None:
             raise PluginError("branch() was called although `tree` is None: a line was asked for; use sample().")
-        if not self._tree.wants_more():
+        if not self._levels.wants_more():
             raise PluginError("branch() was called although wants_more() was False: the tree is drafted.")
-        check_values(logits, "logits", "[B, P, V]", (self._shape[0], self._tree.width, self._shape[2]))
-        drawn = self._tree.branch(logits if logits.device.type == "cpu" else moved(logits, self._device))
+        check_values(logits, "logits", "[B, P, V]", (self._shape[0], self._levels.width, self._shape[2]))
+        drawn = self._levels.branch(logits if logits.device.type == "cpu" else moved(logits, self._device))
         # Copied, since the drafter may change what it gets.
         tokens, parents = (moved(part.clone(), logits.device) for part in (drawn.tokens, drawn.parents))
         return Branches(tokens, parents, drawn.lengths)
@@ -435,22 +404,22 @@ class DraftRecorder:
     @inference_only
     def sample_line(self, run: Callable[[Line], Sequence[Tensor] | None]) -> bool:
         """See `DraftRequest.sample_line`."""
-        begun = len(self._record) or self._record.extended or self._tree is not None
+        begun = len(self._record) or self._record.extended or self._levels is not None
         if begun or self._device.type != "cuda" or type(self._sampler) is not DraftSampler:
             return False
         self._uncaptured = self._why_uncaptured()
         if self._uncaptured is not None:
             return False
-        numbers = [[] for _ in self._budget] if self._to_probs.greedy else self._take_numbers()
-        made = run(Line(CapturedLine(self._to_probs.settings), self._budget, numbers, self._device))
+        numbers = [[] for _ in self.budget] if self._to_probs.greedy else self._take_numbers()
+        made = run(Line(CapturedLine(self._to_probs.settings), self.budget, numbers, self._device))
         if made is None:
             return False
-        width = max(self._budget)
+        width = max(self.budget)
         tokens, *sampled = made
         if sampled:
             self.faults = sampled[1][:, :width]
         self._record.add_line(tokens[:, :width], Dense(sampled[0][:, :width]) if sampled else PointMass())
-        self._lengths, self._left, self._in_line = list(self._budget), [0] * len(self._budget), True
+        self._lengths, self._left, self._in_line = list(self.budget), [0] * len(self.budget), True
         return True
 
     @property
@@ -531,7 +500,7 @@ class DraftRecorder:
             q: The distribution of each.
             drawn_by_core: Whether a loop of the core drew them, so that nothing needs to be checked.
         """
-        if self._tree is not None:
+        if self._levels is not None:
             raise PluginError("extend() was called, but `tree` asks for a tree; fork the request for a line.")
         if len(self._record):
             raise PluginError(
@@ -551,17 +520,18 @@ class DraftRecorder:
 
     def wants_more(self) -> bool:
         """See `DraftRequest.wants_more`."""
-        return any(self._left) if self._tree is None else self._tree.wants_more()
+        return any(self._left) if self._levels is None else self._levels.wants_more()
 
     @inference_only
     def proposal(self) -> Proposal:
         """Return everything drawn since `start`, as views of buffers that are valid until the next step."""
-        if self._tree is not None:
-            proposal = self._tree.proposal()
+        if self._levels is not None:
+            proposal = self._levels.proposal()
             if proposal.tokens.device.type != self._device.type:
                 proposal = copied(proposal, self._device)
         else:
             proposal = Proposal(self._record.tokens(), tuple(self._lengths), self._record.q())
+        self._made = proposal.lengths
         step = None if self._drawn_directly else self._step
         return proposal.made_by_core(ProposalOrigin(step=step, captured=self._in_line))
 
@@ -571,6 +541,15 @@ class DraftRecorder:
         Its ids are then legal, and its q sums to 1.
         """
         return isinstance(proposal, Proposal) and proposal.origin.step is self._step
+
+    def checked(self, proposal: Proposal, depth: tuple[int, ...] | None) -> tuple[Proposal, Tensor | None]:
+        """Return a proposal that was `made` here as `validate` does, without copying or checking what is known."""
+        if proposal.origin.captured:
+            return proposal, self.faults
+        if proposal.lengths is not self._made:  # shortened by the drafter, or that of a fork
+            return drawn(proposal, self.budget, self._device, depth)
+        # NaN logits make q NaN; the core rejects NaN before it draws from candidates.
+        return proposal, possible(proposal) if isinstance(proposal.q, Dense) else None
 
     def drew(self, proposal: Proposal) -> bool:
         """Return whether the tokens of a proposal are those that were drawn here, or in a fork of this step."""
@@ -585,14 +564,14 @@ class DraftRecorder:
 
     def fork(self, budget: Sequence[int]) -> DraftRecorder:
         """See `DraftRequest.fork`. The fork is valid until the next `start` and holds no token drawn here."""
-        budget = check_fork(budget, self._budget)
+        budget = check_fork(budget, self.budget)
         if self._forked == len(self._forks):
             batch, width, vocab = self._shape
             shared = self._to_probs, self._generators, batch, vocab, width, self._device
             self._forks.append(DraftRecorder(*shared, sampler=self._sampler.fork(), is_fork=True))
         fork = self._forks[self._forked]
         self._forked += 1
-        fork.start(self._tokens, budget, self._hidden_states, self._keep_drafting, step=self._step)
+        fork.start(self.tokens, budget, self.hidden_states, self._keep_drafting, step=self._step)
         return fork
 
     def _draw(self, q: Tensor) -> Tensor:
@@ -625,16 +604,16 @@ class DraftRecorder:
         """Return the random numbers of each row for this step."""
         if self._numbers is None:
             # Each row consumes as many as its own budget, so that its tokens do not depend on its neighbors.
-            self._numbers = self._generators.numbers(self._budget, max(self._budget))
+            self._numbers = self._generators.numbers(self.budget, max(self.budget))
         return self._numbers
 
     def _current_prefixes(self) -> list[list[int]]:
-        rows = enumerate(zip(self._tokens, self._record.rows(), strict=True))
+        rows = enumerate(zip(self.tokens, self._record.rows(), strict=True))
         told = self._sampler.told
         return [[*row, *(told(token, n, at) for at, token in enumerate(new))] for n, (row, new) in rows]
 
     def _check_budget(self) -> None:
-        if self._tree is not None:
+        if self._levels is not None:
             raise PluginError("a token was drawn for a line, but `tree` asks for a tree; use branch().")
         if not any(self._left):
             raise PluginError("the drafter drew a token although wants_more() was False: the budget is spent.")

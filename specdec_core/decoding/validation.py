@@ -13,8 +13,7 @@ from torch import Tensor
 from specdec_core.interface import Dense, PluginError, PointMass, Proposal, Sparse
 from specdec_core.models.device import moved, uploaded
 from specdec_core.models.run.cached_tree import lineage
-from specdec_core.verification.distributions import density
-from specdec_core.verification.drawing import drafted, ragged
+from specdec_core.verification.distributions import density, drafted, possible, ragged
 
 TOLERANCE = 1e-3
 """How far the sum of q may be from 1; half-precision softmaxes stay well below."""
@@ -83,7 +82,7 @@ def drawn(
     _check_depth(proposal, depth)
     made = _cut(replace(proposal, lengths=lengths), device)
     # The core rejects NaN before it draws from candidates, and a point mass holds no numbers.
-    return made, check_recorded(made) if isinstance(made.q, Dense) else None
+    return made, possible(made) if isinstance(made.q, Dense) else None
 
 
 def _check_depth(proposal: Proposal, depth: tuple[int, ...] | None) -> None:
@@ -226,21 +225,6 @@ def _cut(proposal: Proposal, device: torch.device, *, copy: bool = False) -> Pro
         q = Sparse(part(q.ids, torch.long), part(q.probabilities, torch.float32))
     parents = None if proposal.parents is None or not width else part(proposal.parents, torch.long)
     return Proposal(part(proposal.tokens, torch.long), proposal.lengths, q, parents)
-
-
-def check_recorded(proposal: Proposal) -> Tensor | None:
-    """Check the one thing that can be wrong with tokens drawn by the core from a dense q: NaN logits.
-
-    Args:
-        proposal: The draft.
-
-    Returns:
-        One of the codes above for each position, `[B, K]`; None if the CPU can tell that nothing is wrong.
-    """
-    possible = density(proposal.q, proposal.tokens) > 0  # not where q is NaN
-    if possible.device.type == "cpu" and possible.all():
-        return None  # nearly always; elsewhere, asking would wait for the device
-    return possible
 
 
 def _check_values(proposal: Proposal, vocab_size: int, depth: tuple[int, ...]) -> tuple[Proposal, Tensor]:

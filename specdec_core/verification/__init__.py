@@ -3,8 +3,7 @@
 from specdec_core.interface import AcceptanceResult, AcceptanceRule
 from specdec_core.verification.acceptance import SpeculativeSampling, accept, accept_greedy
 from specdec_core.verification.allowing import accept_allowed, accept_greedy_allowed
-from specdec_core.verification.distributions import dense, density, residual
-from specdec_core.verification.drawing import count_accepted, draw_next
+from specdec_core.verification.distributions import count_accepted, dense, density, draw_next, residual
 
 __all__ = [
     "AcceptanceResult",

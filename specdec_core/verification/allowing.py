@@ -7,8 +7,15 @@ from torch import Tensor
 
 from specdec_core.interface import AcceptanceResult, PointMass, Proposal, Sparse
 from specdec_core.sampling.logits import argmax
-from specdec_core.verification.distributions import at_positions, dense, residual
-from specdec_core.verification.drawing import count_accepted, draw_next, rejection, with_lengths
+from specdec_core.verification.distributions import (
+    at_positions,
+    count_accepted,
+    dense,
+    draw_next,
+    rejection,
+    residual,
+    with_lengths,
+)
 
 
 def accept_allowed(proposal: Proposal, p: Tensor, allowed: Tensor, uniforms: Tensor) -> AcceptanceResult:

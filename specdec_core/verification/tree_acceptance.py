@@ -25,8 +25,7 @@ from torch import Tensor
 
 from specdec_core.interface import AcceptanceResult, Proposal
 from specdec_core.sampling.logits import argmax
-from specdec_core.verification.distributions import density, residual
-from specdec_core.verification.drawing import drafted, draw_next, ragged
+from specdec_core.verification.distributions import density, drafted, draw_next, ragged, residual
 
 
 def accept_tree(proposal: Proposal, p: Tensor, uniforms: Tensor) -> AcceptanceResult:

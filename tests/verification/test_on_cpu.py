@@ -8,7 +8,7 @@ import torch
 from specdec_core.interface import Dense, PointMass, Proposal, Sparse
 from specdec_core.sampling.generators import MAX_UNIFORM
 from specdec_core.verification import accept
-from specdec_core.verification.on_cpu import accept_on_cpu
+from specdec_core.verification.acceptance import accept_on_cpu
 
 B, K = 200, 3
 
