@@ -75,7 +75,6 @@ def test_drafters_are_given_as_yaml_too(specdec, record):
     assert "prompt-copy(min_match=3)-gamma=2" in printed
     controlled = specdec("replay", record, "prompt-copy", "--gamma", "cost-aware", "--quiet").stdout
     assert "prompt-copy-cost-aware" in controlled
-    assert "replayed with drawn acceptance" in " ".join(controlled.split())
 
 
 def test_without_drafters_those_that_need_no_settings_are_replayed(specdec, record):
@@ -102,7 +101,7 @@ def test_a_study_is_replayed_by_either_command(specdec, record, study, tmp_path)
 
 
 def test_what_was_measured_elsewhere_gives_the_speeds(specdec, record, study, tmp_path):
-    measure = ("--tokens", "60", "--timings", "3", "--gamma", "2", "--temperature", "1")
+    measure = ("--timings", "3", "--gamma", "2")
     for name in ("one", "two"):
         specdec("measure", study, "--task", "sampled", *measure, "--output", f"{name}.json", "--quiet")
     machines = ("--machine", "one.json", "--machine", "two.json")
