@@ -269,3 +269,10 @@ def test_the_bound_of_a_batch_holds_whether_calls_or_sequences_cost_time():
     ended = Metrics(tokens=16, target_calls=10, row_steps=16)
     assert speedup_bound(run, ended) == 1.6
     assert speedup_bound(Metrics(tokens=16, target_calls=4, row_steps=16), baseline) == 2
+
+
+def test_a_replay_that_expects_less_than_one_draft_predicts_no_gamma():
+    """Counts of a replay are means of drawn runs, of which few may draft."""
+    run = replace(fixed(1, (1,)), asked_at=(0.5,), verified_at=(0.5,), accepted_at=(0.25,))
+    assert acceptance_by_position(run) == ()
+    assert not expect(run, autoregressive()).drafted

@@ -160,11 +160,10 @@ class Expectation:
 
     @property
     def drafted(self) -> bool:
-        """Whether drafts were verified and timed, as `at` requires; not of trees, whose length says too little."""
+        """Whether enough drafts were verified and timed, as `at` requires, and none of them trees."""
         run = self._run
-        return (
-            bool(run.verified_at) and run.draft_seconds_per_call is not None and not (run.tree_steps or run.forced)
-        )
+        timed = run.draft_seconds_per_call is not None and not (run.tree_steps or run.forced)
+        return timed and bool(acceptance_by_position(run))
 
     @property
     def here(self) -> float:
