@@ -82,9 +82,9 @@ class Proposer:
                 self._watches = bool(self._gamma_session.uses_confidence)
 
     @property
-    def drafting(self) -> bool:
-        """Whether there is a drafter that has not failed."""
-        return self._draft_session is not None
+    def session(self) -> DraftSession | None:
+        """The drafter's session; None without a drafter, or after it has failed."""
+        return self._draft_session
 
     def propose(
         self,

@@ -31,27 +31,28 @@ class CheckFailure(pytest.fail.Exception):  # type: ignore[misc, name-defined]
 
 
 @contextmanager
-def calling(did: str, expected: str = "no exception") -> Iterator[None]:
+def calling(did: str, expected: str = "no exception", hint: str | None = None) -> Iterator[None]:
     """Report an exception that a plugin raises as a failure.
 
     Args:
         did: What was done.
         expected: What should have come back.
+        hint: What usually fixes it.
     """
     try:
         yield
     except Exception as error:
-        raise CheckFailure(did, format_error(error), expected) from error
+        raise CheckFailure(did, format_error(error), expected, hint) from None
 
 
 def format_error(error: BaseException) -> str:
     """Return the message of an error that explains itself, else the traceback without the frames of the core."""
-    root = error
-    while root.__cause__ is not None:
-        root = root.__cause__
-    if isinstance(root, SpecdecError):
+    cause = error
+    while isinstance(cause, SpecdecError) and cause.__cause__ is not None:
+        cause = cause.__cause__
+    if isinstance(cause, SpecdecError):
         return str(error)
-    formatted = traceback.TracebackException.from_exception(error)
+    formatted = traceback.TracebackException.from_exception(cause)
     chain = [formatted]
     while (before := chain[-1].__cause__ or chain[-1].__context__) is not None:
         chain.append(before)

@@ -233,16 +233,6 @@ class PaddedVocabulary(Deterministic):
 
 
 @caught_by("budgets_respected")
-class NeedsABudget(Deterministic):
-    """Fails where no row may draft."""
-
-    def propose(self, request):
-        if not any(request.budget):
-            raise RuntimeError("stack expects a non-empty TensorList")
-        return super().propose(request)
-
-
-@caught_by("budgets_respected")
 class NeedsTwoTokens(Deterministic):
     """Looks at the last two tokens, where there may be one."""
 

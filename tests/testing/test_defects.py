@@ -29,8 +29,8 @@ HEALTHY = {
     GammaKit: (healthy.Following, healthy.Confident),
     LenienceKit: (healthy.Lenient, healthy.Strict),
 }
-ELSEWHERE = {"spec_imports_no_torch", "settings_described", "on_device"}
-"""Checks of specs are tested in test_kit.py; `on_device` needs a second device."""
+ELSEWHERE = {"spec_imports_no_torch", "settings_described"}
+"""Checks of specs are tested in test_kit.py."""
 
 
 def kit_for(base, plugin, **declared):

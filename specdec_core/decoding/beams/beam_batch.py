@@ -96,7 +96,7 @@ class BeamBatch:
         self._search.scores = self._scores()
         states = self._hidden_states() if self._target.keeps_hidden else {}
         room = [row.room for row in self._rows]
-        if self._gamma is not None and self._proposer.drafting:
+        if self._gamma is not None and self._proposer.session is not None:
             room = list(map(min, room, self._gamma.next_levels()))
         proposal, faults = self._proposer.propose(self._tokens, room, states)
         proposed = perf_counter()

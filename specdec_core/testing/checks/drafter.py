@@ -9,6 +9,7 @@ from typing import ClassVar
 import pytest
 import torch
 
+from specdec_core.decoding.request import KeepDrafting
 from specdec_core.interface import Drafter, DrafterConfig, TokenTree
 from specdec_core.interface.errors import ConfigError
 from specdec_core.interface.settings import SamplingSettings
@@ -92,8 +93,9 @@ class DrafterChecks(Kit):
         rows: Sequence[Sequence[int]] = ROWS,
         setting: Setting = SETTINGS[0],
         *,
-        max_gamma: int = 4,
+        max_gamma: int = 5,
         primed: bool = True,
+        keep_drafting: KeepDrafting | None = None,
     ) -> SessionDriver:
         """Open a session over some rows."""
         return SessionDriver(
@@ -106,19 +108,23 @@ class DrafterChecks(Kit):
             max_gamma=max_gamma,
             seed=self.seed,
             primed=primed,
+            keep_drafting=keep_drafting,
         )
 
     def sessions(
         self,
         rows: Sequence[Sequence[int]] = ROWS,
         settings: Sequence[Setting] = SETTINGS,
-        max_gamma: int = 4,
+        max_gamma: int = 5,
+        keep_drafting: KeepDrafting | None = None,
     ) -> Iterator[SessionDriver]:
         """Yield a session for each target and each setting; they are closed after a success."""
         for target in self.targets:
             for setting in settings:
                 if setting.tree is None or self.drafter(target).drafts_trees:
-                    driver = self.open(target, None, rows, setting, max_gamma=max_gamma)
+                    driver = self.open(
+                        target, None, rows, setting, max_gamma=max_gamma, keep_drafting=keep_drafting
+                    )
                     yield driver
                     driver.close()
 

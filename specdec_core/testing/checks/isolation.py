@@ -13,7 +13,7 @@ from specdec_core.interface import Drafter
 from specdec_core.testing.checks.drafter import ROWS, SETTINGS, DrafterChecks, Setting, require_same_drafts
 from specdec_core.testing.failures import CheckFailure
 from specdec_core.testing.harness.session_driver import Draft, SessionDriver
-from specdec_core.testing.harness.state import frozen_heap, global_state, is_leaked, tensor_bytes, weak_reference
+from specdec_core.testing.harness.state import frozen_heap, global_state, is_leaked, tensor_bytes
 from specdec_core.testing.harness.tiny_target import TinyTarget
 
 _STATE_HINT = "Keep what changes while a batch is decoded in the session, not in the drafter."
@@ -148,7 +148,7 @@ class IsolationChecks(DrafterChecks):
                 for step in range(4):
                     _step(driver, step)
                 driver.close()
-                session, log = weak_reference(driver.session), driver.log
+                session, log = driver.session, driver.log
                 del driver
                 if is_leaked(session):
                     got = "the session is still alive: something refers to it"

@@ -45,13 +45,10 @@ class ProposalChecks(DrafterChecks):
     def test_trees_respected(self) -> None:
         """Trees of any shape respect each row's budget and depth, 0 among them."""
         self.skip_unless_trees()
-        steps = [((4, 4, 4, 4), (1, 3, 2, 3)), ((4, 0, 1, 2), (3, 0, 1, 3)), ((0, 3, 4, 1), (0, 2, 1, 1))]
         for shape in (TokenTree((-1, -1, 0, 2)), BestFirstTree((1, 2, 2))):
             for driver in self.sessions(settings=[Setting(SamplingSettings(), shape)]):
-                for budgets, depths in steps:
-                    # The core asks for no more tokens than paths of that length can have.
-                    pairs = zip(budgets, depths, strict=True)
-                    driver.propose([min(most, sum(shape.widths[:depth])) for most, depth in pairs], depth=depths)
+                for depth in ((1, 3, 2, 3), (3, 0, 1, 3), (0, 2, 1, 1)):
+                    driver.draft([4] * 4, depth=depth)
                     driver.accept([2, 1, 3, 1], [3] * 4)
 
     def test_full_capacity(self) -> None:
@@ -67,17 +64,17 @@ class ProposalChecks(DrafterChecks):
 
     def test_early_stop(self) -> None:
         """It proposes nothing after a controller stops its draft."""
-        for driver in self.sessions():
+        asked: list[int] = []
+
+        def stop(confidence: Sequence[float]) -> list[bool]:
+            asked.append(len(confidence))
+            return [False] * len(confidence)
+
+        for driver in self.sessions(keep_drafting=stop):
             batch = len(driver.rows)
             for _ in range(3):
-                asked: list[int] = []
-
-                def stop(confidence: Sequence[float], asked: list[int] = asked) -> list[bool]:
-                    asked.append(len(confidence))
-                    return [False] * len(confidence)
-
-                driver.propose([4] * batch, keep_drafting=stop)
-                longest = max(len(draft.tokens) for draft in driver.drafts)
+                asked.clear()
+                longest = max(len(draft.tokens) for draft in driver.draft([4] * batch))
                 if asked and longest > 1 and len(asked) >= longest:
                     got = f"drafts of up to {longest} tokens, although all rows were stopped after the first"
                     hint = "Sample while `request.wants_more()`, and return `request.proposal()`."
@@ -141,17 +138,6 @@ class ProposalChecks(DrafterChecks):
                     "needs_hidden_states = True if it names layers, since the core checks what targets have",
                 )
 
-    @pytest.mark.xfail(reason="optional: for speed on a GPU", strict=False)
-    def test_on_device(self) -> None:
-        """Draft tokens and q are on the target's device."""
-        for driver in self.sessions(settings=SETTINGS[:1]):
-            proposal = driver.propose([4] * len(driver.rows))
-            device = driver.target.loaded.device
-            tensors = [proposal.tokens, *vars(proposal.q).values()]
-            elsewhere = {str(tensor.device) for tensor in tensors if tensor.device.type != device.type}
-            if elsewhere and proposal.longest:
-                raise driver.failure(f"tensors on {', '.join(sorted(elsewhere))}", f"tensors on {device}")
-
     @pytest.mark.xfail(reason="optional: if it fails, the others prove little", strict=False)
     def test_drafts_tokens(self) -> None:
         """It drafts at least one token."""
@@ -175,7 +161,7 @@ def _collect(driver: SessionDriver, groups: Sequence[_Groups], prefix: int) -> N
     batch = len(driver.rows)
     for position in range(prefix):
         driver.commit_unused([[(2, 3, 5, 4, 0)[position % 5]]] * batch)
-    driver.propose([0] * batch)
+    driver.draft([0] * batch)
     driver.accept([0] * batch, [3] * batch)
     for draft in driver.draft([DRAFT_DEPTH] * batch):
         rounded = torch.stack(draft.q).mul(1e4).round().tolist() if draft.q else []

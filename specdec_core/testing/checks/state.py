@@ -35,7 +35,7 @@ class StateChecks(DrafterChecks):
         """No stale state after a draft is accepted, rejected, or accepted in part."""
 
         def accept(driver: SessionDriver, number: int) -> None:
-            some = ([4] * 4, [0] * 4, [1, 2, 3, 4], [3, 0, 4, 1])[number]
+            some = ([9] * 4, [0] * 4, [1, 2, 3, 4], [3, 0, 4, 1])[number]
             driver.accept(some, _next_tokens(driver, number))
 
         self._after_each(accept)

@@ -5,27 +5,39 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from specdec_core.decoding.guard import PluginGuard
 from specdec_core.decoding.opening import LoopContext
-from specdec_core.decoding.request import DraftRecorder, KeepDrafting
+from specdec_core.decoding.request import KeepDrafting
 from specdec_core.decoding.tokens import TokenView
-from specdec_core.decoding.validation import FAULTS, FINE, validate, worst
-from specdec_core.interface import LAST_HIDDEN, Drafter, DraftSession, Outcome, Proposal, SessionInfo
+from specdec_core.decoding.validation import FAULTS, FINE, worst
+from specdec_core.interface import (
+    LAST_HIDDEN,
+    BatchInfo,
+    Drafter,
+    GammaController,
+    GammaSession,
+    Outcome,
+    PluginConfig,
+    SessionInfo,
+)
 from specdec_core.interface.errors import PluginError
 from specdec_core.interface.settings import SamplingSettings
 from specdec_core.interface.tree import TreeShape
 from specdec_core.sampling.generators import RowGenerators, row_seed
 from specdec_core.sampling.logits import LogitsToProbs
 from specdec_core.testing.failures import CheckFailure, calling
+from specdec_core.testing.harness.state import weak_reference
 from specdec_core.testing.harness.tiny_target import PROMPT, TinyTarget
 from specdec_core.verification.distributions import dense
 
 CAPACITY = 96
 """Maximum number of tokens of a row in a driven session."""
 
-_PROPOSALS = (
+_EXPECTED = "a Proposal: int64 ids [B, K] of the vocabulary, within each budget, and the q they were sampled from"
+_HINT = (
     "`request.sample(logits)` draws tokens and records q, while `request.wants_more()`; `request.proposal()` "
     "returns both. For tokens that are certain there is `Proposal.from_rows`."
 )
@@ -70,8 +82,40 @@ class _Generators(RowGenerators):
         RowGenerators.__init__(self, [row_seed(seed, index) for index in self._indices])
 
 
+class _Asked(GammaController):
+    """Asks for what the check says."""
+
+    def __init__(self, max_gamma: int, keep_drafting: KeepDrafting | None) -> None:
+        super().__init__(PluginConfig())
+        self.most, self.keep_drafting = max_gamma, keep_drafting
+        self.plan: Sequence[int] | TreeShape = ()
+
+    @property
+    def max_gamma(self) -> int:
+        return self.most
+
+    def open(self, batch: BatchInfo) -> GammaSession:  # noqa: ARG002
+        return _AskedSession(self) if self.keep_drafting is None else _WatchingSession(self)
+
+
+class _AskedSession(GammaSession):
+    def __init__(self, asked: _Asked) -> None:
+        self.asked = asked
+
+    def plan(self) -> Sequence[int] | TreeShape:
+        return self.asked.plan
+
+
+class _WatchingSession(_AskedSession):
+    uses_confidence = True
+
+    def keep_drafting(self, confidence: Sequence[float]) -> Sequence[bool]:
+        assert self.asked.keep_drafting is not None
+        return self.asked.keep_drafting(confidence)
+
+
 class SessionDriver:
-    """Drives a drafter's session over a batch, with the sampler that the core itself uses.
+    """Drives a drafter's session over a batch, with the proposer of the core.
 
     Args:
         target: The target.
@@ -79,29 +123,29 @@ class SessionDriver:
         rows: The committed tokens that each row begins with.
         sources: With an encoder, the source of each row.
         sampling: Sampling settings of drafts.
-        tree: The shape of drafts, whose budgets are then numbers of tokens in all; None for lines.
+        tree: The shape of drafts; None for lines.
         max_gamma: Maximum draft length.
         seed: Seed of the rows' generators.
         indices: The index in the batch whose generator each row uses; by default its own.
         prefilled: Whether the target has processed the rows, so that there are hidden states from the first step.
         primed: Whether a drafter that remembers is reset and taught a text first. All sessions then begin with the
             same knowledge, whatever was drafted before.
+        keep_drafting: Decides which rows draft another token, given q of the token that each has just drawn.
 
     Attributes:
         rows: The committed tokens of each row.
         first_rows: The tokens that they began with.
-        committed: The tokens that the last commit appended to each row.
         finished: Which rows have ended.
         sampling: The sampling settings.
         tree: The shape of drafts; None for lines.
         info: What the session was opened with.
-        session: The session.
+        session: A weak reference to the session; None if its class does not support that.
         drafts: The last drafts.
         hidden: The hidden state `[B, D]` of `LAST_HIDDEN` in the last request and a copy from before it, or None.
 
     Raises:
-        CheckFailure: The session cannot be opened. Methods raise it when a call into the session fails, or
-            does not return a proposal.
+        CheckFailure: The session cannot be opened. Methods raise it when a call into the session fails, or if the
+            core would not verify a proposal.
     """
 
     def __init__(
@@ -118,6 +162,7 @@ class SessionDriver:
         indices: Sequence[int] | None = None,
         prefilled: bool = False,
         primed: bool = True,
+        keep_drafting: KeepDrafting | None = None,
     ) -> None:
         if primed and drafter.remembers:
             _prime(target, drafter)
@@ -125,58 +170,55 @@ class SessionDriver:
         self.rows = [list(row) for row in rows]
         self._views = tuple(map(TokenView, self.rows))
         self.first_rows = tuple(map(tuple, self.rows))
-        self.committed: tuple[tuple[int, ...], ...] = ((),) * len(rows)
         self.finished = [False] * len(rows)
         self.sources = [list(PROMPT)] * len(rows) if sources is None else [list(source) for source in sources]
         self.sampling = sampling or SamplingSettings()
         self.tree = tree
         self.hidden: tuple[Tensor, Tensor] | None = None
+        self.drafts: list[Draft] = [Draft((), ())] * len(rows)
         self._prefilled = prefilled
         self._seed = seed
         self._log = [f"opened a session for {_rows(self.rows)} on {target}"]
         self._indices = range(len(rows)) if indices is None else indices
         self._generators = _Generators(seed, self._indices)
-        to_probs = LogitsToProbs(self.sampling)
-        self.info = LoopContext(to_probs, self._generators, PluginGuard(strict=True)).with_loop(
-            _session_info(target, tuple(map(tuple, self.sources)), max_gamma, trees=tree is not None)
+        self._asked = _Asked(max_gamma, keep_drafting)
+        self.info = SessionInfo(
+            batch_size=len(rows),
+            vocab_size=target.loaded.vocab_size,
+            capacity=CAPACITY,
+            max_gamma=max_gamma,
+            device=target.loaded.device,
+            sources=tuple(map(tuple, self.sources)) if target.encoder_decoder else None,
+            trees=tree is not None,
         )
-        vocab, device = target.loaded.vocab_size, target.loaded.device
-        self._recorder = DraftRecorder(to_probs, self._generators, len(rows), vocab, max_gamma, device)
+        batch = BatchInfo(len(rows), max_gamma, (CAPACITY,) * len(rows), self.sampling.greedy)
+        context = LoopContext(LogitsToProbs(self.sampling), self._generators, PluginGuard(strict=True))
         with calling(self.log, "a DraftSession"):
-            self.session = drafter.open(self.info)
-        if not isinstance(self.session, DraftSession):
-            raise self.failure(f"{type(self.session).__name__}: {self.session!r}", "a DraftSession")
-        self.drafts: list[Draft] = [Draft((), ())] * len(rows)
+            self._proposer = context.open_drafting(drafter, self._asked, self.info, batch)
+        self.session = weak_reference(self._proposer.session)
 
-    def propose(
-        self,
-        budget: Sequence[int],
-        *,
-        seed: int | None = None,
-        depth: Sequence[int] | None = None,
-        keep_drafting: KeepDrafting | None = None,
-    ) -> Proposal:
-        """Request a proposal.
+    def draft(
+        self, budget: Sequence[int], *, seed: int | None = None, depth: Sequence[int] | None = None
+    ) -> list[Draft]:
+        """Request a proposal; return the draft of each row.
 
         Args:
-            budget: Maximum draft length of each row.
+            budget: Maximum draft length of each row; for trees, whether it drafts.
             seed: Reseed the rows' generators first.
             depth: For trees, the maximum length of each row's paths; by default the shape's.
-            keep_drafting: Decides which rows draft another token, given q of the token that each has just drawn.
 
         Raises:
-            CheckFailure: The session raised, or did not return a proposal for these rows.
+            CheckFailure: The session raised, or the core would not verify what it returned.
         """
         if seed is not None:
             self._generators.reseed(seed)
         if self.tree is None:
-            budget = limits = self.drafter.clipped(self.rows, budget)
+            self._asked.plan, room = tuple(budget), tuple(budget)
             self._log.append(f"requested {_list(budget)} tokens after {_rows(self.rows)}")
         else:
-            limits = self.drafter.clipped(self.rows, [self.tree.depth] * len(budget) if depth is None else depth)
-            budget = [min(n, sum(self.tree.widths[:deep])) for n, deep in zip(budget, limits, strict=True)]
-            shape = f"{_list(budget)} tokens of {self.tree}, paths of at most {_list(limits)}"
-            self._log.append(f"requested {shape}, after {_rows(self.rows)}")
+            self._asked.plan = self.tree
+            room = tuple(self.tree.depth if most else 0 for most in budget) if depth is None else tuple(depth)
+            self._log.append(f"requested {self.tree}, paths of at most {_list(room)}, after {_rows(self.rows)}")
         states = (
             self.target.hidden_states(self.drafter.hidden_layers, self.rows, self.sources)
             if self._prefilled
@@ -184,25 +226,19 @@ class SessionDriver:
         )
         last = states.get(LAST_HIDDEN)
         self.hidden = None if last is None else (last, last.clone())
-        self._recorder.start(self._views, tuple(budget), states, keep_drafting, self.tree, limits)
-        proposal = self._recorder.proposal()  # empty
-        if self.drafter.ready(states):
-            with calling(self.log, "a Proposal"):
-                proposal = self.session.propose(self._recorder)
-        checked = self._checked(proposal, tuple(budget), limits)
-        q = dense(checked.q, checked.tokens, self.info.vocab_size).double().cpu()
-        tokens, tree = checked.tokens.tolist(), None if checked.parents is None else checked.parents.tolist()
+        with calling(self.log, _EXPECTED, _HINT):
+            proposal, faults = self._proposer.propose(self._views, room, states)
+            code = FINE if faults is None else worst(faults.tolist(), proposal.lengths)
+            if code != FINE:
+                raise PluginError(FAULTS[code].format(last=self.info.vocab_size - 1))
+        q = dense(proposal.q, proposal.tokens, self.info.vocab_size).cpu().to(torch.float64, copy=True)
+        tokens, tree = proposal.tokens.tolist(), None if proposal.parents is None else proposal.parents.tolist()
         self.drafts = [
             Draft(tuple(tokens[row][:n]), tuple(q[row, :n]), None if tree is None else tuple(tree[row][:n]))
-            for row, n in enumerate(checked.lengths)
+            for row, n in enumerate(proposal.lengths)
         ]
         of = "" if tree is None else f" with parents {_rows([draft.parents or () for draft in self.drafts])}"
         self._log.append(f"it drafted {_rows([draft.tokens for draft in self.drafts])}{of}")
-        return proposal
-
-    def draft(self, budget: Sequence[int], *, seed: int | None = None) -> list[Draft]:
-        """Request a proposal as `propose` does; return the draft of each row."""
-        self.propose(budget, seed=seed)
         return self.drafts
 
     def accept(
@@ -258,7 +294,6 @@ class SessionDriver:
 
     def commit(self, outcome: Outcome) -> None:
         """Append the committed tokens, and call the session's `commit`."""
-        self.committed = outcome.committed
         self._prefilled = True
         for row, new in zip(self.rows, outcome.committed, strict=True):
             row.extend(new)
@@ -266,7 +301,7 @@ class SessionDriver:
         ended = f"; finished: {_list(outcome.finished)}" if any(outcome.finished) else ""
         self._log.append(f"{how} and committed {_rows(outcome.committed)}{ended}")
         with calling(self.log):
-            self.session.commit(outcome)
+            self._proposer.commit(outcome)
 
     def rollback(self, lengths: Sequence[int]) -> None:
         """Drop all but the first `lengths[b]` tokens of each row b, and call the session's `rollback`."""
@@ -274,13 +309,13 @@ class SessionDriver:
             del row[length:]
         self._log.append(f"rolled back to {_list(lengths)} committed tokens")
         with calling(self.log):
-            self.session.rollback(tuple(lengths))
+            self._proposer.rollback(tuple(lengths))
 
     def close(self) -> None:
         """Close the session."""
         self._log.append("closed the session")
         with calling(self.log):
-            self.session.close()
+            self._proposer.close()
 
     def reopen(self) -> SessionDriver:
         """Return a driver with a new session that begins with the tokens committed so far."""
@@ -306,24 +341,6 @@ class SessionDriver:
         """Return a failure that reports everything that was done with this session."""
         return CheckFailure(self.log, got, expected, hint)
 
-    def _checked(self, proposal: Proposal, budget: tuple[int, ...], depth: tuple[int, ...]) -> Proposal:
-        """Return the core's copy of a proposal; fail unless the core would verify it."""
-        vocab, device = self.target.loaded.vocab_size, self.target.loaded.device
-        tree = None if self.tree is None else depth
-        try:
-            checked, faults = validate(proposal, budget, vocab, device, tree)
-            code = FINE if faults is None else worst(faults.tolist(), checked.lengths)
-            if code != FINE:
-                raise PluginError(FAULTS[code].format(last=vocab - 1))
-        except PluginError as error:
-            got = f"{_shown(proposal)}: {error}"
-            expected = (
-                f"a Proposal for {len(budget)} row(s): tokens [B, K] int64, at most {_list(budget)} of them, with "
-                f"ids from 0 to {vocab - 1}; and q, of the same shape, that each token was sampled from"
-            )
-            raise self.failure(got, expected, _PROPOSALS) from error
-        return checked
-
 
 def _prime(target: TinyTarget, drafter: Drafter) -> None:
     """Have a drafter that remembers know one text and nothing else."""
@@ -334,27 +351,6 @@ def _prime(target: TinyTarget, drafter: Drafter) -> None:
     teacher.commit_unused([[*PROMPT, *reversed(PROMPT)]])
     teacher.draft([1])
     teacher.close()
-
-
-def _session_info(
-    target: TinyTarget, sources: Sequence[Sequence[int]], max_gamma: int, *, trees: bool
-) -> SessionInfo:
-    return SessionInfo(
-        batch_size=len(sources),
-        vocab_size=target.loaded.vocab_size,
-        capacity=CAPACITY,
-        max_gamma=max_gamma,
-        device=target.loaded.device,
-        sources=sources if target.encoder_decoder else None,
-        trees=trees,
-    )
-
-
-def _shown(proposal: object) -> str:
-    """Return the draft tokens of a proposal as text, or what it is instead."""
-    if not isinstance(proposal, Proposal) or getattr(proposal.tokens, "ndim", 0) != 2:
-        return type(proposal).__name__
-    return _rows([row[:n] for row, n in zip(proposal.tokens.tolist(), proposal.lengths, strict=False)])
 
 
 def _rows(rows: Sequence[Sequence[int]]) -> str:
