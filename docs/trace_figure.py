@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Any
 from xml.sax.saxutils import escape
 
-from specdec_core.trace import trace_html
-from specdec_core.trace.spelling import shown
+from specdec_core.trace.figure import shown, trace_html
 
 DATA = Path(__file__).parent / "data" / "trace.json"
 PICTURE = Path(__file__).parent / "assets" / "figures" / "trace.svg"

@@ -28,8 +28,7 @@ from specdec_core.interface.files import check_output, writing_file
 from specdec_core.registry import default_registry
 from specdec_core.study import Run, Task
 from specdec_core.study.progress import TerminalProgress
-from specdec_core.trace import trace_page
-from specdec_core.trace.spelling import speller
+from specdec_core.trace.figure import speller, trace_page
 
 if TYPE_CHECKING:
     from specdec_core.decoding import BatchResult

@@ -9,8 +9,7 @@ from specdec_core.decoding.result import BatchResult
 from specdec_core.interface import SessionInfo, StepReport
 from specdec_core.interface.errors import ArgumentError
 from specdec_core.interface.outcome import Verification
-from specdec_core.trace import trace_html
-from specdec_core.trace.spelling import speller
+from specdec_core.trace.figure import speller, trace_html
 
 
 class Observer:

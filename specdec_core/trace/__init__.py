@@ -5,7 +5,3 @@ and `steps`. A step has `begin`, `draft`, `verify` and `seconds`, in seconds, if
 the order of Figure 1 of the paper: tokens with `text`, `fate`, and the numbers that decided it. This imports no
 torch.
 """
-
-from specdec_core.trace.figure import trace_html, trace_page
-
-__all__ = ["trace_html", "trace_page"]

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from html import escape
 from importlib.resources import files
 from typing import Any
-
-from specdec_core.trace.spelling import shown
 
 FATES = {
     "accepted": "drafted and accepted",
@@ -225,3 +223,30 @@ def _time_line(steps: Sequence[Mapping[str, Any]]) -> str:
 
 def _text(text: str) -> str:
     return escape(shown(text))
+
+
+def speller(tokenizer: Any) -> Callable[[int], str]:
+    """Return a function from a token to its text within a sequence.
+
+    SentencePiece stores the space before a word in the word's first token, and drops it when that token is decoded
+    alone; the function adds it. A token without text, such as the end of a sequence, is shown by its name.
+
+    Args:
+        tokenizer: The target's tokenizer; None shows token ids.
+    """
+
+    def spell(token: int) -> str:
+        if tokenizer is None:
+            return f" {token}"
+        text: str = tokenizer.decode([token], skip_special_tokens=True)
+        name = str(tokenizer.convert_ids_to_tokens(token))
+        if name.startswith("▁") and not text.startswith(" "):
+            return f" {text}"
+        return text or name
+
+    return spell
+
+
+def shown(text: str) -> str:
+    """Return the text of a token with its line breaks and tabs as symbols."""
+    return text.replace("\r", "␍").replace("\n", "⏎").replace("\t", "⇥")

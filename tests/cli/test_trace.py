@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from specdec_core.cli.main import app
 from specdec_core.cli.terminal.trace import TraceView
 from specdec_core.interface import Outcome, StepReport
-from specdec_core.trace.spelling import speller
+from specdec_core.trace.figure import speller
 
 WORDS = ("<pad>", "</s>", "<unk>", "▁das", "▁Haus", "es", "▁", "!")
 

@@ -12,7 +12,7 @@ import torch
 from specdec_core.decoding import Decoder, TraceObserver, verification_record
 from specdec_core.interface import TokenTree
 from specdec_core.interface.errors import ArgumentError
-from specdec_core.trace import trace_html, trace_page
+from specdec_core.trace.figure import trace_html, trace_page
 from specdec_core.verification import SpeculativeSampling, density
 from tests.lossless import VOCAB, small_target
 from tests.toys import CountingDrafter, Gamma, SparseDrafter, TableDrafter

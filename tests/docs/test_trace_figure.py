@@ -8,7 +8,7 @@ import pytest
 
 from specdec_core.study.config.prompts import PromptText
 from specdec_core.study.report.html_report import report_page
-from specdec_core.trace import trace_page
+from specdec_core.trace.figure import trace_page
 from tests.docs.pages import ROOT, load
 from tests.study.summaries import baseline, output, run
 

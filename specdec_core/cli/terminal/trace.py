@@ -10,7 +10,7 @@ from rich.text import Text
 from specdec_core.interface import StepReport
 from specdec_core.interface.outcome import TokenOrigin
 from specdec_core.study.report.formats import visible
-from specdec_core.trace.spelling import shown
+from specdec_core.trace.figure import shown
 
 if TYPE_CHECKING:
     from specdec_core.decoding import BatchResult
