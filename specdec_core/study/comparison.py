@@ -120,7 +120,9 @@ class Comparison:
             yield Prose(f"Verdict: {found.answer}", "bold")
             yield from (Prose(line, "red") for line in (*found.failures, *found.departures))
             yield from (Prose(f"Warning: {line}", "yellow") for line in found.warnings)
-            yield from map(for_terminal, filter(None, [diagnosis_table(task), *group_tables(task)]))
+            for table in filter(None, [diagnosis_table(task), *group_tables(task)]):
+                yield Prose("")
+                yield for_terminal(table)
 
     def _repr_html_(self) -> str:
         from specdec_core.study.report.html_report import report_page

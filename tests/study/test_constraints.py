@@ -48,6 +48,7 @@ def test_outputs_are_json_and_forced_tokens_save_passes_of_the_baseline(tmp_path
     assert plain["target_calls"] == plain["tokens"]
     assert forced["forced"] >= 10
     assert forced["target_calls"] <= plain["target_calls"] - 10
+    assert f"{forced['forced'] / forced['tokens']:.0%}" in forced["diagnosis"]
     assert copied["target_calls"] <= forced["target_calls"]
     assert [run["quality"]["exact"] for run in (forced, copied)] == [1, 1]
     assert forced["config"]["generation"]["constraint"]["json_schema"] == PERSON

@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 
 from specdec_core.interface import ConfigError
-from specdec_core.study.report.summary import summarize
+from specdec_core.study.report.summary import summarize, uneven_calls
 from specdec_core.study.report.tables import results_table
-from specdec_core.study.report.uneven import uneven_calls
 from specdec_core.study.report.verdict import fastest, verdict
 from specdec_core.study.run.prepared import RunJob
 from specdec_core.study.run.runner import run_study

@@ -90,7 +90,6 @@ def test_doubts_have_their_numbers():
     doubted = {
         "timed": (timed("timed", 1.1, 1.22, 1.25, speedup_bound=1.05), ["1.22×", "1.05×"]),
         "unclear": (timed("unclear", 0.9, 1.05, 1.6), ["0.90× to 1.60×"]),
-        "busy": (run("busy", cpu_seconds=7.7), ["23%"]),
         "state": (run("state", uneven_calls=(3, 4)), ["3, 4"]),
         "wide": (timed("wide", *[1.0 + 0.1 * n for n in range(1, 10)], config=config), ["9 repeats", "±5%"]),
         "told": (run("told", notes=("gamma was cut",)), ["gamma was cut"]),
@@ -100,6 +99,7 @@ def test_doubts_have_their_numbers():
     for line, (name, (_, facts)) in zip(found, doubted.items(), strict=True):
         assert line.startswith(f"{name}: ")
         assert all(fact in line for fact in facts)
+    assert "b waited for a core for 23%" in verdict([baseline(), run("a"), run("b", cpu_seconds=7.7)]).warnings[0]
     within = timed("a", 1.03, 1.04, 1.05, speedup_bound=1.02)  # clocks are not that exact
     assert verdict([baseline(), within, run("b", cpu_seconds=None), run("c", cpu_seconds=9.5)]).warnings == ()
 

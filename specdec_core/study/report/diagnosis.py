@@ -22,9 +22,7 @@ def diagnose(run: RunSummary) -> str | None:
     """Return notes on a run; None for the baseline and for runs whose times are not known."""
     if run.drafter is None or run.speedup is None or run.gamma_mean is None or "engine" in run.config["run"]:
         return None
-    if not run.drafted or run.alpha is None:
-        return "nothing was drafted"
-    notes = [_gamma(run)]
+    notes = [_gamma(run) if run.drafted and run.alpha is not None else "nothing was drafted"]
     draft_sampling = run.config["run"].get("draft_sampling") or {}
     if run.config["sampling"]["temperature"] == 0 and draft_sampling.get("temperature", 0):
         notes.append("drafts are sampled although the target is greedy: set temperature 0 in `draft_sampling`")

@@ -10,6 +10,8 @@ from statistics import fmean, median
 from typing import Any, Literal
 
 from specdec_core.decoding import Metrics
+from specdec_core.interface import PluginConfig
+from specdec_core.registry import nested_settings
 from specdec_core.study.config.study import BASELINE, Label, Run, Task
 from specdec_core.study.report.diagnosis import diagnose
 from specdec_core.study.report.expectation import MIN_COUNT, Expectation, draft_cost, speedup_bound, verify_cost
@@ -17,7 +19,6 @@ from specdec_core.study.report.forecast import Forecast, with_forecasts
 from specdec_core.study.report.groups import GroupSummary, summarize_groups
 from specdec_core.study.report.quality import assess
 from specdec_core.study.report.requests import run_requests
-from specdec_core.study.report.uneven import uneven_calls
 from specdec_core.study.run.repeats import Repeat, ReplayedOn
 from specdec_core.study.run.study_session import StudyResult
 from specdec_core.theory.intervals import median_interval
@@ -485,3 +486,49 @@ def _by_theorem(run: Run, counts: Mapping[str, Any], c: float | None) -> Any:
     if levels is not None or counts["forced"]:
         return float(counts["block_efficiency"] / ((levels or length) * c + 1))
     return walltime_improvement(alpha, length, c)
+
+
+def uneven_calls(
+    run: Run, repeats: Mapping[int, Repeat], baseline: Mapping[int, Repeat], *, greedy: bool
+) -> tuple[int, ...]:
+    """Return the target calls of each repeat of a run that keeps state between them; empty if it does not.
+
+    The repeats of a run have the same prompts and seeds, and each begins with the drafter's `reset`. If their
+    counts differ, something kept state, and has seen the prompts before. Two causes are legitimate: a gamma
+    controller that declares `varies`, and rounding. Rounding changes tokens before it changes counts, so only
+    repeats with equal outputs are compared. At a temperature above 0, other drafts may also give other tokens,
+    which count if the baseline, in which no plugin takes part, gave the same tokens in each repeat.
+
+    Args:
+        run: The run.
+        repeats: Its repeats, by number.
+        baseline: Those of the baseline.
+        greedy: Whether the target decodes greedily.
+    """
+    known = [one for _, one in sorted(repeats.items()) if one.replayed is None]
+    if (
+        run.drafter is None
+        or run.engine is not None
+        or run.lenient
+        or any(one.varies or one.failures for one in known)
+    ):
+        return ()
+    by_output: dict[object, set[tuple[int, ...]]] = {}
+    for one in known:
+        counts = one.metrics.target_calls, one.metrics.drafted, one.metrics.accepted
+        by_output.setdefault((one.device, _tokens(one)), set()).add(counts)
+    differ = any(len(counts) > 1 for counts in by_output.values())
+    if not differ and not greedy and not _nests_gamma(run.drafter):
+        same_device = len({one.device for one in known}) == 1
+        differ = same_device and len(by_output) > 1 and len({_tokens(one) for one in baseline.values()}) == 1
+    return tuple(one.metrics.target_calls for one in known) if differ else ()
+
+
+def _tokens(repeat: Repeat) -> tuple[tuple[int, ...], ...]:
+    return tuple(one.tokens for one in repeat.outputs)
+
+
+def _nests_gamma(config: PluginConfig) -> bool:
+    """Return whether a drafter holds its own gamma controller, which may vary."""
+    nested = list(nested_settings(config))
+    return any(one.marker.kind == "gamma" or _nests_gamma(one.config) for one in nested)

@@ -69,7 +69,7 @@ def verdict(runs: Sequence[RunSummary]) -> Verdict:
         errors=tuple(f"{one.name} failed: {one.error}" for one in runs if one.error is not None),
         failures=tuple(f"{one.name} failed: {cause}" for one in runs for cause in _causes(one)),
         departures=tuple(map(_departure, filter(departs, runs))),
-        warnings=tuple(f"{one.name}: {line}" for one in runs for line in (*one.notes, *_doubts(one))),
+        warnings=(*(f"{one.name}: {line}" for one in runs for line in (*one.notes, *_doubts(one))), *_busy(runs)),
     )
 
 
@@ -225,9 +225,11 @@ def _doubts(one: RunSummary) -> Iterator[str]:
         asked, spread = one.config.get("repeats"), (high - low) / (2 * one.speedup)
         if isinstance(asked, Mapping) and one.repeats >= asked["max"] and spread > asked["spread"]:
             yield f"known to ±{spread:.0%} after {one.repeats} repeats, not to ±{asked['spread']:.0%}"
-    if (
-        one.cpu_seconds is not None
-        and one.seconds
-        and (waiting := 1 - one.cpu_seconds / one.seconds) > MAX_WAITING
-    ):
-        yield f"the machine was busy: it waited for a core for {waiting:.0%} of its time"
+
+
+def _busy(runs: Sequence[RunSummary]) -> Iterator[str]:
+    """Yield whether other processes took the time of the runs."""
+    known = [(1 - one.cpu_seconds / one.seconds, one.name) for one in runs if one.cpu_seconds and one.seconds]
+    waiting, name = max(known, default=(0.0, ""))
+    if waiting > MAX_WAITING:
+        yield f"the machine was busy: {name} waited for a core for {waiting:.0%} of its time"
