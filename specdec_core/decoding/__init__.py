@@ -19,9 +19,8 @@ from specdec_core.decoding.observers import Observer, ProgressObserver, TraceObs
 from specdec_core.decoding.prompt_ids import Prompt, check_prompts
 from specdec_core.decoding.request import greedy_request
 from specdec_core.decoding.result import BatchResult, Generation
-from specdec_core.decoding.stopping import FinishReason, StopRule
+from specdec_core.decoding.rows import FinishReason, StopRule, TokenView
 from specdec_core.decoding.thinking import thinking_marks, thinking_span
-from specdec_core.decoding.tokens import TokenView
 from specdec_core.decoding.validation import check_form
 from specdec_core.models.chat_template import Turn
 from specdec_core.sampling.generators import row_seed

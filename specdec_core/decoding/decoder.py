@@ -34,9 +34,9 @@ from specdec_core.decoding.observers import Observer
 from specdec_core.decoding.opening import LoopContext, first_rows, max_gamma_of, open_batch, session_info
 from specdec_core.decoding.prompt_ids import Prompt, as_prompts, check_batch, encode_prompt
 from specdec_core.decoding.result import BatchResult, Generation, generation
+from specdec_core.decoding.rows import StopRule
 from specdec_core.decoding.step import Batch
 from specdec_core.decoding.step_loop import finished, steps_of
-from specdec_core.decoding.stopping import StopRule
 from specdec_core.interface import ConfigError, SessionInfo, StepReport
 from specdec_core.interface.errors import ArgumentError
 from specdec_core.interface.settings import (

@@ -19,8 +19,8 @@ from specdec_core.decoding.counts import Tally
 from specdec_core.decoding.guard import PluginGuard
 from specdec_core.decoding.proposer import Proposer
 from specdec_core.decoding.request import DraftRecorder, DraftSampler, NewTree
-from specdec_core.decoding.step import Batch, Row
-from specdec_core.decoding.stopping import FinishReason, StopRule
+from specdec_core.decoding.rows import FinishReason, Row, StopRule
+from specdec_core.decoding.step import Batch
 from specdec_core.decoding.tree_draft import TreeDraft
 from specdec_core.decoding.verify import ModelOracle
 from specdec_core.interface import (

@@ -691,9 +691,10 @@ def check_values(values: Tensor, what: str, axes: str, shape: tuple[int, ...]) -
     Raises:
         PluginError: It is not a tensor of floats of this shape.
     """
-    given = tuple(as_tensor(values, what, f"{axes} float", FLOATS).shape)
-    if given != shape:
-        raise PluginError(f"{what} of shape {given} were given; {axes} is {shape} here.")
+    if not isinstance(values, Tensor) or values.dtype not in FLOATS or tuple(values.shape) != shape:
+        is_tensor = isinstance(values, Tensor)
+        given = f"{values.dtype} of shape {tuple(values.shape)}" if is_tensor else f"a {type(values).__name__}"
+        raise PluginError(f"{what} are {given}; expected a float tensor {axes}, {shape} here.")
 
 
 def check_candidate_rows(rows: Sequence[Candidates | None], left: Sequence[int], vocab_size: int) -> None:

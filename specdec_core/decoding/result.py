@@ -8,7 +8,7 @@ from typing import Any, TypedDict, Unpack, overload
 
 from specdec_core.decoding.counts import Metrics, RequestMetrics
 from specdec_core.decoding.guard import PluginFailure
-from specdec_core.decoding.stopping import FinishReason
+from specdec_core.decoding.rows import FinishReason
 from specdec_core.interface.errors import ArgumentError
 from specdec_core.interface.outcome import TokenOrigin
 

@@ -7,7 +7,6 @@ stands for it, such as a recorded text or the script of a test.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from time import perf_counter
 from typing import Protocol
 
@@ -17,38 +16,12 @@ from torch import Tensor
 from specdec_core.decoding.answer import Answered, cut
 from specdec_core.decoding.counts import Tally
 from specdec_core.decoding.proposer import Proposer
-from specdec_core.decoding.stopping import FinishReason, StopRule
-from specdec_core.decoding.tokens import TokenView
+from specdec_core.decoding.rows import Row, StopRule, TokenView
 from specdec_core.decoding.validation import copied
 from specdec_core.interface import Outcome, Proposal, StepReport
 from specdec_core.interface.outcome import Verification
 from specdec_core.models import inference_only
 from specdec_core.sampling.constraints import Constraints
-
-
-@dataclass
-class Row:
-    """One sequence while it is decoded.
-
-    Attributes:
-        tokens: All committed tokens, prompt first (for encoder-decoder targets the start token). It is one list
-            from beginning to end: plugins have a view of it.
-        begin: Number of them that were there before decoding.
-        limit: Maximum number of tokens.
-        reason_at_limit: Finish reason at the limit.
-        reason: Finish reason, or None while the sequence is being decoded.
-    """
-
-    tokens: list[int]
-    begin: int
-    limit: int
-    reason_at_limit: FinishReason
-    reason: FinishReason | None = None
-
-    @property
-    def room(self) -> int:
-        """Number of tokens that may be drafted: one is left for the recovered or bonus token."""
-        return 0 if self.reason else self.limit - len(self.tokens) - 1
 
 
 class Oracle(Protocol):

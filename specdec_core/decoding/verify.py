@@ -18,7 +18,7 @@ from torch import Tensor
 from specdec_core.decoding.answer import Answered, decide, fetch, wrong_values
 from specdec_core.decoding.captured import replay
 from specdec_core.decoding.guard import PluginGuard, opened
-from specdec_core.decoding.step import Row
+from specdec_core.decoding.rows import Row
 from specdec_core.decoding.tree_draft import all_paths
 from specdec_core.decoding.validation import FINE
 from specdec_core.decoding.verification_record import verifications

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specdec_core.decoding.proposer import Proposer
-from specdec_core.decoding.tokens import TokenView
+from specdec_core.decoding.rows import TokenView
 from specdec_core.decoding.validation import FINE, worst
 from specdec_core.interface import Outcome
 

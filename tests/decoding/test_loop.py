@@ -7,7 +7,7 @@ from itertools import chain
 import pytest
 
 from specdec_core.decoding import Decoder, Observer, ProgressObserver, TraceObserver
-from specdec_core.decoding.stopping import StopRule
+from specdec_core.decoding.rows import StopRule
 from specdec_core.interface import ConfigError
 from specdec_core.interface.errors import ArgumentError, PromptError
 from specdec_core.interface.settings import GenerationSettings, SamplingSettings

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from specdec_core.decoding import Decoder
-from specdec_core.decoding.tokens import TokenView
+from specdec_core.decoding.rows import TokenView
 from specdec_core.interface import DeterministicDrafter, Drafter, DraftSession, Proposal
 from specdec_core.models import wrap_model
 from tests.drafters.chains import chain

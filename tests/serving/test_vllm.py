@@ -22,7 +22,7 @@ from specdec_core import (
     TraceObserver,
 )
 from specdec_core.decoding.request import DraftRecorder
-from specdec_core.decoding.tokens import TokenView
+from specdec_core.decoding.rows import TokenView
 from specdec_core.interface import ConfigError, DeterministicDrafter, PluginConfig, TargetInfo
 from specdec_core.interface.settings import SamplingSettings
 from specdec_core.models import model_folder, wrap_model

@@ -26,8 +26,7 @@ from specdec_core.decoding.beams.search import Continuations, Hypothesis
 from specdec_core.decoding.beams.tree_block import TreeBlock
 from specdec_core.decoding.counts import Tally
 from specdec_core.decoding.proposer import Proposer
-from specdec_core.decoding.step import Row
-from specdec_core.decoding.tokens import TokenView
+from specdec_core.decoding.rows import Row, TokenView
 from specdec_core.decoding.tree_draft import all_paths
 from specdec_core.decoding.validation import FINE, worst
 from specdec_core.interface import LAST_HIDDEN, Outcome, StepReport

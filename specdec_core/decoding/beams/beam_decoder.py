@@ -12,8 +12,7 @@ from specdec_core.decoding.beams.search import BeamRules
 from specdec_core.decoding.guard import PluginGuard
 from specdec_core.decoding.opening import LoopContext, kept_layers
 from specdec_core.decoding.result import Generation, generation
-from specdec_core.decoding.step import Row
-from specdec_core.decoding.stopping import StopRule
+from specdec_core.decoding.rows import Row, StopRule
 from specdec_core.interface import BatchInfo, Drafter, GammaController, ModelError, SessionInfo
 from specdec_core.interface.settings import GenerationSettings
 from specdec_core.models import LoadedModel, ModelSession

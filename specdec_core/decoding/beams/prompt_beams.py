@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from specdec_core.decoding.beams.search import BeamRules, BeamState, Continuations, Ends, Hypothesis, advance
-from specdec_core.decoding.stopping import FinishReason
+from specdec_core.decoding.rows import FinishReason
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from specdec_core.decoding.stopping import FinishReason
+from specdec_core.decoding.rows import FinishReason
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -14,7 +14,7 @@ from torch import Tensor
 from transformers import StoppingCriteriaList
 
 from specdec_core.decoding.custom_generate.processors import PreparedProcessors
-from specdec_core.decoding.step import Row
+from specdec_core.decoding.rows import Row
 from specdec_core.interface import StepReport
 
 

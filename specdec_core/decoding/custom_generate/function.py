@@ -32,9 +32,9 @@ from specdec_core.decoding.custom_generate.columns import Columns
 from specdec_core.decoding.custom_generate.processors import PreparedProcessors
 from specdec_core.decoding.guard import PluginGuard
 from specdec_core.decoding.opening import LoopContext, max_gamma_of, open_batch, session_info
-from specdec_core.decoding.step import Batch, Row
+from specdec_core.decoding.rows import Row, StopRule
+from specdec_core.decoding.step import Batch
 from specdec_core.decoding.step_loop import steps_of
-from specdec_core.decoding.stopping import StopRule
 from specdec_core.interface import ConfigError, Drafter, ModelError, SessionInfo
 from specdec_core.interface.settings import SamplingSettings
 from specdec_core.models import LoadedModel, wrap_model

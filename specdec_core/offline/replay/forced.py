@@ -10,7 +10,7 @@ from torch import Tensor
 
 from specdec_core.decoding.opening import InnerLoop, LoopContext
 from specdec_core.decoding.request import DraftSampler
-from specdec_core.decoding.step import Row
+from specdec_core.decoding.rows import Row
 from specdec_core.interface import (
     AcceptanceResult,
     AcceptanceRule,

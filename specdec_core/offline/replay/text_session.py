@@ -15,7 +15,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from specdec_core.decoding.guard import PluginGuard
 from specdec_core.decoding.opening import LoopContext
-from specdec_core.decoding.tokens import TokenView
+from specdec_core.decoding.rows import TokenView
 from specdec_core.decoding.validation import BAD_TOKEN, FAULTS, FINE, worst
 from specdec_core.interface import (
     LAST_HIDDEN,

@@ -11,7 +11,7 @@ from torch import Tensor
 from specdec_core.decoding.guard import PluginGuard
 from specdec_core.decoding.opening import LoopContext
 from specdec_core.decoding.request import KeepDrafting
-from specdec_core.decoding.tokens import TokenView
+from specdec_core.decoding.rows import TokenView
 from specdec_core.decoding.validation import FAULTS, FINE, worst
 from specdec_core.interface import (
     LAST_HIDDEN,
