@@ -17,6 +17,7 @@ import transformers
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from specdec_core.interface.files import writing_file
+from specdec_core.models import LoadedModel, ModelSession
 from specdec_core.models.device import synchronize
 
 
@@ -89,6 +90,22 @@ def random_llama(vocab: int, layers: int, width: int) -> LlamaForCausalLM:
         max_position_embeddings=16_384,
     )
     return LlamaForCausalLM(config)
+
+
+def forward_pass(target: LoadedModel, context: int, drafted: int = 0, rows: int = 1) -> Callable[[], None]:
+    """Return a function that runs the last token and a draft of each row through a target, and rolls them back."""
+    sources = [[5, 6, 7]] * rows if target.encoder_decoder else None
+    session = ModelSession(target, rows, context + drafted + 1, sources)
+    tokens = [token % 50 + 5 for token in range(context)]
+    draft = torch.arange(7, 7 + drafted).expand(rows, drafted)
+    session.forward([tokens[:-1]] * rows)
+
+    def run() -> None:
+        session.forward([tokens[-1:]] * rows, draft)
+        session.rollback([context - 1] * rows)
+        synchronize(target.device)
+
+    return run
 
 
 def _seconds(function: Callable[[], Any]) -> float:

@@ -15,15 +15,13 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
 from time import perf_counter
 from typing import Any
 
 import torch
-from _common import floor_seconds, interleaved, ratios, report, spread
+from _common import floor_seconds, forward_pass, interleaved, ratios, report, spread
 
-from specdec_core.models import LoadedModel, ModelSession, compile_model, inflate, load_model, pack
-from specdec_core.models.device import synchronize
+from specdec_core.models import LoadedModel, compile_model, inflate, load_model, pack
 
 
 def main() -> None:
@@ -91,8 +89,12 @@ def measure(name: str, options: argparse.Namespace) -> dict[str, Any]:
     models = {"eager": loaded, "compiled": compiled}
     widths = (0, options.gamma)
     steps = {
-        f"{drafted} {how}": step(model, drafted, options) for drafted in widths for how, model in models.items()
+        f"{drafted} {how}": forward_pass(model, options.context, drafted, options.rows)
+        for drafted in widths
+        for how, model in models.items()
     }
+    for step in [*steps.values()] * 3:  # the first passes are compared with eager ones
+        step()
     seconds, _ = interleaved(steps, options.repeats)
     return {
         "model": loaded.name,
@@ -104,25 +106,6 @@ def measure(name: str, options: argparse.Namespace) -> dict[str, Any]:
             drafted: ratios(seconds[f"{drafted} eager"], seconds[f"{drafted} compiled"]) for drafted in widths
         },
     }
-
-
-def step(loaded: LoadedModel, drafted: int, options: argparse.Namespace) -> Callable[[], None]:
-    """Return a function that runs the last tokens and a draft of each row, and rolls them back."""
-    context, rows = options.context, options.rows
-    sources = [[5, 6, 7]] * rows if loaded.encoder_decoder else None
-    session = ModelSession(loaded, rows, context + drafted + 1, sources)
-    tokens = [token % 50 + 5 for token in range(context)]
-    draft = torch.arange(7, 7 + drafted).expand(rows, drafted)
-    session.forward([tokens[:-1]] * rows)
-
-    def run() -> None:
-        session.forward([tokens[-1:]] * rows, draft)
-        session.rollback([context - 1] * rows)
-        synchronize(loaded.device)
-
-    for _ in range(3):  # the first passes are compared with eager ones
-        run()
-    return run
 
 
 if __name__ == "__main__":

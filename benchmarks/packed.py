@@ -10,13 +10,12 @@ to read the weights from memory once.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
 from statistics import median
 
 import torch
-from _common import floor_seconds, interleaved, ratios, report, spread
+from _common import floor_seconds, forward_pass, interleaved, ratios, report, spread
 
-from specdec_core.models import LoadedModel, ModelSession, inflate, load_model, pack
+from specdec_core.models import inflate, load_model, pack
 
 
 def main() -> None:
@@ -29,8 +28,8 @@ def main() -> None:
     packed = pack(target)
     functions = {}
     for drafted in options.drafted:
-        functions[f"{drafted} original"] = verify_step(target, options.context, drafted)
-        functions[f"{drafted} packed"] = verify_step(packed, options.context, drafted)
+        functions[f"{drafted} original"] = forward_pass(target, options.context, drafted)
+        functions[f"{drafted} packed"] = forward_pass(packed, options.context, drafted)
     seconds, _ = interleaved(functions, options.repeats)
     single_token = median(seconds[f"{options.drafted[0]} original"])
     result = {
@@ -65,20 +64,6 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--repeats", type=int, default=15, help="measured rounds")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     return parser.parse_args()
-
-
-def verify_step(target: LoadedModel, context: int, drafted: int) -> Callable[[], None]:
-    """Return a function that runs the last token and a draft through the target, and rolls both back."""
-    session = ModelSession(target, 1, context + drafted + 1, [[5, 6, 7]] if target.encoder_decoder else None)
-    tokens = [[token % 50 + 5 for token in range(context)]]
-    draft = torch.arange(7, 7 + drafted)[None]
-    session.forward([tokens[0][:-1]], draft[:, :0])
-
-    def step() -> None:
-        session.forward([tokens[0][-1:]], draft)
-        session.rollback([context - 1])
-
-    return step
 
 
 if __name__ == "__main__":

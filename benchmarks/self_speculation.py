@@ -12,15 +12,15 @@ from __future__ import annotations
 
 import argparse
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from importlib.util import find_spec
 from statistics import median
 
 import torch
-from _common import floor_seconds, interleaved, report, spread
+from _common import floor_seconds, forward_pass, interleaved, report, spread
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from specdec_core.models import LoadedModel, ModelSession, pack, quantize, wrap_model
+from specdec_core.models import LoadedModel, pack, quantize, wrap_model
 from specdec_core.models.fast.packing import pack_as_set
 from specdec_drafters.early_exit.drafter import cost_share, exit_after
 
@@ -32,7 +32,7 @@ def main() -> None:
     model = new_model(options)
     models = {"target": pack(wrap_model(model)), **dict(copies(model, options.exits))}
     target = models["target"]
-    steps = {name: one_token(each, options.context) for name, each in models.items()}
+    steps = {name: forward_pass(each, options.context) for name, each in models.items()}
     seconds, _ = interleaved(steps, options.repeats)
     report(
         {
@@ -95,18 +95,6 @@ def copies(model: LlamaForCausalLM, exits: list[int]) -> Iterator[tuple[str, Loa
             yield name, wrap_model(other)
     for layers in exits:
         yield f"exit after {layers}", exit_after(target, layers)
-
-
-def one_token(loaded: LoadedModel, context: int) -> Callable[[], None]:
-    """Return a function that reads one token after a context, and rolls it back."""
-    session = ModelSession(loaded, 1, context + 1)
-    session.forward([[token % 50 + 5 for token in range(context)]])
-
-    def step() -> None:
-        session.forward([[7]])
-        session.rollback([context])
-
-    return step
 
 
 if __name__ == "__main__":

@@ -22,8 +22,7 @@ from typing import Any
 import gguf
 import llama_cpp
 import torch
-from _common import interleaved, progress, report, spread
-from packed import verify_step
+from _common import forward_pass, interleaved, progress, report, spread
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from specdec_core.models import LoadedModel, compile_model, pack, quantize, wrap_model
@@ -101,7 +100,7 @@ def measure(model: LlamaForCausalLM, name: str, options: argparse.Namespace) -> 
     error = difference(next(iter(variants.values())).model, other, tokens, max(options.drafted))
     for drafted in options.drafted:
         for variant, loaded in variants.items():
-            functions[f"specdec {variant}, {drafted} drafted"] = verify_step(loaded, options.context, drafted)
+            functions[f"specdec {variant}, {drafted} drafted"] = forward_pass(loaded, options.context, drafted)
         functions[f"llama.cpp, {drafted} drafted"] = partial(other.verify, drafted)
     for function in functions.values():  # the first passes of compiled code are checked
         for _ in range(3):
