@@ -184,7 +184,7 @@ def test_the_lenience_controller_is_strict_at_first(make):
 
 def test_the_rule_deviates_as_it_reports(make):
     floor = make("rule", {"name": "floor", "share": 0.5})
-    assert not failures(kit_of(RuleKit, lambda: floor), "deviation_declared", "lossless_greedy", "decodes")
+    assert not failures(kit_of(RuleKit, lambda: floor), "deviation_declared")
     decoder = Decoder(small_target("cpu"), TableDrafter(VOCAB), gamma=make("gamma", 3), rule=floor, strict=True)
     assert decoder.generate([PROMPT], LENGTH).metrics.deviation > 0
 

@@ -46,6 +46,7 @@ def test_cards_are_those_that_ship(cards, monkeypatch, tmp_path):
         assert card == (folder / "README.md").read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_the_target_of_the_pair_is_trained_and_exported(monkeypatch, tmp_path):
     for name in ("train", "held_out"):
         np.save(tmp_path / f"{name}.npy", np.arange(8192, dtype=np.uint16) % VOCABULARY_SIZE)
