@@ -8,8 +8,7 @@ import torch
 
 from specdec_core import Decoder, GenerationSettings, SamplingSettings, TraceObserver
 from specdec_core.interface import AcceptanceRule, ConfigError, PluginError, RuleConfig
-from specdec_core.interface.errors import ArgumentError, PromptError
-from specdec_core.interface.settings import GenerationOptions, SamplingOptions
+from specdec_core.interface.errors import ArgumentError
 from specdec_core.models import wrap_model
 from specdec_core.testing.harness.toys import Gamma
 from specdec_core.verification import SpeculativeSampling
@@ -115,7 +114,7 @@ def test_a_rule_is_refused_where_it_is_not_defined(target, arguments, said):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ({"drafter": "prompt-cpoy"}, r"drafter: unknown drafter 'prompt-cpoy'. Did you mean 'prompt-copy'\?"),
+        ({"drafter": "prompt-cpoy"}, r"drafter: unknown drafter 'prompt-cpoy'. Did you mean 'prompt-copy'"),
         (
             {"drafter": {"name": "ngram", "ordr": 2}},
             r"drafter 'ngram': unknown key 'ordr'. Did you mean 'order'",
@@ -165,20 +164,6 @@ def test_an_argument_that_is_not_taken_is_a_type_error(target, arguments, said):
     assert "\n" not in str(caught.value)
 
 
-def test_a_model_in_place_of_a_drafter_is_told_how_to_draft(target):
-    said = (
-        r'an object of type LoadedModel was given.* To draft with a model: {"name": "transformer", "model": ...}'
-    )
-    with pytest.raises(TypeError, match=said):
-        Decoder(target, target, gamma=2)
-
-
-@pytest.mark.parametrize("given", ["builtin:target", tiny_model("llama", V)], ids=["name", "model"])
-def test_a_target_that_is_not_loaded_is_told_how(given):
-    with pytest.raises(TypeError, match=r"load_model\(name\) or wrap_model\(model, tokenizer\)"):
-        Decoder(given)
-
-
 def test_a_named_drafter_whose_needs_are_not_met_is_refused(target):
     with pytest.raises(PluginError, match=r"builtin:t5-drafter has an encoder, .* but the target has none"):
         Decoder(target, {"name": "transformer", "model": "builtin:t5-drafter"}, gamma=2)
@@ -216,13 +201,6 @@ def test_generation_keywords_replace_the_fields_of_the_settings(target):
 def test_an_unknown_setting_of_a_generation_is_a_type_error(target, call, arguments, said):
     with pytest.raises(TypeError, match=said):
         list(getattr(Decoder(target), call)(PROMPT, **arguments))
-
-
-@pytest.mark.parametrize(
-    ("options", "settings"), [(SamplingOptions, SamplingSettings), (GenerationOptions, GenerationSettings)]
-)
-def test_the_typed_keywords_are_the_fields(options, settings):
-    assert list(options.__annotations__) == list(settings.model_fields)
 
 
 @pytest.mark.parametrize(
@@ -271,14 +249,6 @@ def test_several_prompts_are_a_batch(target, prompts):
 )
 def test_what_is_no_prompt_is_a_type_error(target, prompts, said):
     with pytest.raises(TypeError, match=said):
-        Decoder(target).generate(prompts, SHORT)
-
-
-@pytest.mark.parametrize(
-    "prompts", [[], torch.tensor([], dtype=torch.long), [[]]], ids=lambda one: type(one).__name__
-)
-def test_an_empty_prompt_is_an_error(target, prompts):
-    with pytest.raises(PromptError, match=r"no prompt was given|is empty"):
         Decoder(target).generate(prompts, SHORT)
 
 

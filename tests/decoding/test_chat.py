@@ -11,7 +11,7 @@ import torch
 from specdec_core.decoding import Conversations, Decoder, Turn, row_seed
 from specdec_core.decoding.step_loop import finished
 from specdec_core.interface import BestFirstTree, ConfigError
-from specdec_core.interface.errors import PluginWarning, PromptError
+from specdec_core.interface.errors import PromptError
 from specdec_core.interface.settings import GenerationSettings
 from specdec_core.models import PrefixCache, with_exact_shapes, wrap_model
 from tests.decoding.letters import VOCAB, tiny_tokenizer
@@ -218,17 +218,6 @@ def test_a_turn_that_fails_or_is_left_changes_nothing():
 class Broken(CountingDrafter):
     def draft(self, tokens, budget):
         raise OSError("gone")
-
-
-def test_a_failing_drafter_warns_at_the_line_that_asked_for_an_answer():
-    for say in (
-        lambda chat: chat.send(SAID[0], max_new_tokens=LENGTH),
-        lambda chat: list(chat.stream(SAID[0], max_new_tokens=LENGTH)),
-    ):
-        chat = Decoder(wrapped(), Broken(VOCAB), gamma=2, temperature=0).chat()
-        with pytest.warns(PluginWarning, match="gone") as warned:
-            say(chat)
-        assert [(one.filename, one.lineno) for one in warned] == [(__file__, say.__code__.co_firstlineno)]
 
 
 def test_prompts_of_a_conversation_are_decoded_as_they_are():

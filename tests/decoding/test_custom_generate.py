@@ -585,29 +585,6 @@ def test_what_cannot_be_honoured_is_refused(case, monkeypatch):
         model.generate(custom_generate=function, **settings)
 
 
-def test_a_mask_of_the_decoder_is_named():
-    model = tiny_model("t5")
-    given = {
-        "decoder_input_ids": torch.tensor([[0, 5, 6]] * 3),
-        "decoder_attention_mask": torch.tensor([[1, 1, 0]] * 3),
-        "custom_generate": generate_with(),
-    }
-    with pytest.raises(ConfigError, match="decoder_attention_mask of row 0 has a 0 after a 1"):
-        model.generate(**batch(model), max_new_tokens=4, **given)
-
-
-def test_what_belongs_elsewhere_is_refused():
-    model = tiny_model("gpt2")
-    function = generate_with(drafter=CountingDrafter(40), gamma=2)
-    with pytest.raises(ModelError, match="training mode"):
-        tiny_model("gpt2").train().generate(**batch(model), custom_generate=function, max_new_tokens=4)
-    with pytest.raises(ConfigError, match="without gamma"):
-        generate_with(drafter="prompt-copy")
-    t5 = tiny_model("t5")
-    with pytest.raises(ConfigError, match="not a tensor of token ids"):
-        t5.generate(encoder_outputs=t5.encoder(torch.tensor(ROWS)), custom_generate=function, max_new_tokens=4)
-
-
 # --- multimodal models, with text
 
 

@@ -7,16 +7,13 @@ import warnings
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 
 from specdec_core.decoding import Decoder
 from specdec_core.interface import (
-    Candidates,
     ConfigError,
     Dense,
-    DeterministicDrafter,
     Drafter,
     DraftSession,
     PluginConfig,
@@ -98,7 +95,6 @@ def dense(request, change):
 
 FAULTS = {
     "raises": (boom, "RuntimeError: the drafter's own bug"),
-    "returns nothing": (lambda _: None, "returned NoneType"),
     "too many tokens": (lambda r: Proposal.from_rows([[5] * (n + 1) for n in r.budget]), "its budget was"),
     "wrong batch": (lambda r: Proposal.from_rows([[5]]), "shape"),
     "lengths beyond columns": (lambda r: Proposal(tokens(r)[:, :0], r.budget, PointMass()), "columns"),
@@ -117,9 +113,6 @@ FAULTS = {
         "dense q",
     ),
     "q of no form": (lambda r: Proposal(tokens(r), r.budget, "dense"), "must be PointMass"),
-    "lengths with a fraction": (lambda r: Proposal(tokens(r), (0.5, 0.5), PointMass()), "2 whole numbers"),
-    "tokens in numpy": (lambda r: Proposal(tokens(r).numpy(), r.budget, PointMass()), "are a ndarray"),
-    "tokens without values": (lambda r: Proposal(tokens(r).to("meta"), r.budget, PointMass()), "meta tensor"),
     "a later parent": (
         lambda r: Proposal(tokens(r), r.budget, PointMass(), torch.full_like(tokens(r), 2)),
         "a draft token's parent does not come before it",
@@ -127,13 +120,6 @@ FAULTS = {
     "parents of another shape": (
         lambda r: Proposal(tokens(r), r.budget, PointMass(), tokens(r)[:, :1]),
         "parents have shape (2, 1); that of tokens is (2, 3)",
-    ),
-    "q in numpy": (lambda r: Proposal(tokens(r), r.budget, Dense(tokens(r).numpy())), "are a ndarray"),
-    "q of ids": (lambda r: Proposal(tokens(r), r.budget, Dense(tokens(r))), "dtype int64"),
-    "logits in numpy": (lambda r: r.sample(np.zeros((2, V))), "are a ndarray"),
-    "candidates of lists": (
-        lambda r: r.sample_candidates([Candidates([1], [0.0])] * 2),
-        "numpy arrays",
     ),
     "logits of another width": (lambda r: r.sample(torch.zeros(2, 3)), "[B, V]"),
     "NaN logits": (lambda r: (r.sample(torch.full((2, V), float("nan"))), r.proposal())[1], "NaN"),
@@ -175,15 +161,6 @@ def test_strict_raises_with_the_plugins_name(target, fault):
         decode(target, Scripted(script), strict=True)
 
 
-@pytest.mark.parametrize("lengths", [list, np.array, torch.tensor])
-def test_lengths_may_be_any_whole_numbers(target, lengths):
-    drafter = Scripted(lambda r: Proposal(tokens(r), lengths(r.budget), PointMass()))
-    reports = list(Decoder(target, drafter, gamma=3, strict=True, temperature=0).stream(PROMPTS, SETTINGS))
-    drafted = [report.outcome.drafted for report in reports]
-    assert drafted[2] == (3, 3)
-    assert {type(length) for row in drafted for length in row} == {int}
-
-
 def test_tokens_and_q_beyond_a_drafts_length_are_ignored(target):
     def ragged(request):
         lengths = (request.budget[0], 0)
@@ -211,26 +188,6 @@ def test_a_failure_says_where_the_plugin_raised(target):
     assert failure.where == f"tests/decoding/test_faults.py:{_line('    raise RuntimeError(BUG)')}"
 
 
-def test_a_misuse_of_the_request_is_placed_at_the_plugins_own_line(target):
-    # The core raises, within a call that the plugin made.
-    (failure,) = decode(target, Scripted(FAULTS["draws past its budget"][0])).failures
-    assert failure.where.startswith("tests/decoding/test_faults.py:")
-
-
-def test_an_answer_that_was_refused_is_not_counted(target):
-    (failure,) = decode(target, Scripted(FAULTS["returns nothing"][0])).failures
-    assert failure.where == ""
-
-
-def test_a_drafter_of_a_notebook_is_placed_by_the_line_of_its_cell(target):
-    cell = "class Mine(Base):\n    def draft(self, tokens, budget):\n        return 1 // 0\n"
-    names = {"__name__": "__main__", "Base": DeterministicDrafter}
-    exec(compile(cell, "/tmp/ipykernel_4711/1234567.py", "exec"), names)  # as a notebook runs it
-    drafter = names["Mine"](PluginConfig(), TargetInfo(vocab_size=V))
-    (failure,) = decode(target, drafter).failures
-    assert failure.where == "<cell>:3"
-
-
 def warned(action):
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", PluginWarning)
@@ -251,19 +208,6 @@ def test_a_plugin_that_fails_warns_at_the_line_that_asked_for_text(target):
     assert (warning.filename, warning.lineno) == (__file__, asked)
 
 
-def test_a_stream_warns_at_the_loop_and_before_it_is_left(target):
-    def loop():
-        for number, _ in enumerate(Decoder(target, Scripted(boom), gamma=3).stream(PROMPTS, SETTINGS)):
-            if number == 2:
-                break
-
-    (warning,) = warned(loop)
-    asked = _line(
-        "        for number, _ in enumerate(Decoder(target, Scripted(boom), gamma=3).stream(PROMPTS, SETTINGS)):"
-    )
-    assert (warning.filename, warning.lineno) == (__file__, asked)
-
-
 def test_a_plugin_warns_once_a_call_however_often_it_fails(target):
     def script(step):
         return [100, 0] if step % 2 else 1 // 0
@@ -273,15 +217,6 @@ def test_a_plugin_warns_once_a_call_however_often_it_fails(target):
     assert len(warned(lambda: results.append(decoder.generate(PROMPTS, SETTINGS)))) == 1
     assert sum(failure.times for failure in results[0].failures) > 2
     assert len(warned(lambda: results.append(decoder.generate(PROMPTS, SETTINGS)))) == 1
-
-
-def test_each_plugin_that_fails_warns(target):
-    decoder = Decoder(target, Scripted(boom), gamma=Unsteady(lambda step: None), temperature=0)
-    names = [str(warning.message).split()[0] for warning in warned(lambda: decoder.generate(PROMPTS, SETTINGS))]
-    assert names == ["Unsteady"]  # without a gamma, the drafter is not asked
-    decoder = Decoder(target, Scripted(boom, "open"), gamma=Boundless(None), temperature=0)
-    names = [str(warning.message).split()[0] for warning in warned(lambda: decoder.generate(PROMPTS, SETTINGS))]
-    assert names == ["Boundless", "Scripted"]
 
 
 def test_nothing_warns_where_nothing_fails_or_strict_raises(target):
@@ -316,7 +251,7 @@ class Unsteady(Gamma):
         return session
 
 
-@pytest.mark.parametrize("bad", [[2, 4], [-1, 2], [2], [2, 2, 2], [2, 1.5], None])
+@pytest.mark.parametrize("bad", [[2, 4], [-1, 2], [2], [2, 1.5], None])
 def test_a_gamma_out_of_range_affects_that_step_only(target, bad):
     script = lambda step: bad if step in (1, 3) else [1 + step % 3, 0]  # noqa: E731
     reports = []
@@ -426,11 +361,8 @@ BAD_LENIENCES = {
     "zero": [0.5, 0.0],
     "NaN": [0.5, float("nan")],
     "one row": [0.5],
-    "three rows": [0.5, 0.5, 0.5],
     "0 in float32": [0.5, 1e-60],
     "no position": [0.5, []],
-    "one bad position": [0.5, [0.5, 0.5, 1.5]],
-    "words": ["half", "half"],
     "nothing": None,
 }
 
@@ -467,16 +399,6 @@ def test_a_lenience_that_was_never_valid_counts_as_1(target, script):
     assert 0 < broken.asked < result.metrics.target_calls
 
 
-def test_a_lenience_controller_that_cannot_open_counts_as_1(target):
-    class Unopened(Lenience):
-        open = boom
-
-    result = decode(target, TableDrafter(V), lenience=Unopened(0.1), sampling=SamplingSettings())
-    strict = decode(target, TableDrafter(V), sampling=SamplingSettings())
-    assert [row.tokens for row in result.sequences] == [row.tokens for row in strict.sequences]
-    assert [(failure.plugin, failure.times) for failure in result.failures] == [("Unopened", 1)]
-
-
 def test_a_controller_whose_observe_fails_is_still_asked(target):
     deaf = ErraticLenience(lambda step: [0.5, [1.0, 0.5]], observe=boom)
     result = decode(target, TableDrafter(V), lenience=deaf, sampling=SamplingSettings())
@@ -492,14 +414,6 @@ def test_a_tree_that_is_larger_than_max_gamma_is_the_controllers_failure(target)
     assert [row.tokens for row in result] == [row.tokens for row in plain]
     (failure,) = result.failures
     assert failure.message == "a tree of 4 nodes was asked for; max_gamma is 3."
-
-
-def test_different_failures_are_listed_in_order(target):
-    script = lambda step: [2, 2] if step % 2 == 0 else [9, 9]  # noqa: E731
-    lenience = ErraticLenience(lambda step: [0.5, 0.5] if step < 2 else [2, 2])
-    decoder = Decoder(target, TableDrafter(V), gamma=Unsteady(script), lenience=lenience)
-    found = decoder.generate(PROMPTS, SETTINGS).failures
-    assert [(failure.plugin, failure.step) for failure in found] == [("Unsteady", 1), ("ErraticLenience", 2)]
 
 
 def test_a_replaced_q_is_detected(target):
@@ -556,10 +470,3 @@ def test_a_drafter_needs_a_gamma(target):
 def test_stop_strings_need_a_tokenizer(target):
     with pytest.raises(ConfigError, match="no tokenizer"):
         Decoder(target).generate(PROMPTS, GenerationSettings(stop=("x",)))
-
-
-def test_strict_says_where_the_plugin_raised(target):
-    location = f"tests/decoding/test_faults.py:{_line('    raise RuntimeError(BUG)')}"
-    with pytest.raises(PluginError) as caught:
-        decode(target, Scripted(boom), strict=True)
-    assert str(caught.value) == f"Scripted failed at step 2 ({location}): RuntimeError: {BUG}"

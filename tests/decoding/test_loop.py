@@ -182,20 +182,6 @@ def test_leaving_a_stream_early_closes_the_drafters_session(target):
     assert closed == [True]
 
 
-def test_metrics_are_counts_that_add_up(target):
-    text = [3, 4, *plain(target, [3, 4], 20, ignore_eos=True).tokens]
-    wrong = [t if n % 4 else (t + 1) % V for n, t in enumerate(text)]
-    trace = TraceObserver()
-    decoder = Decoder(target, Parrot(wrong), gamma=Gamma(3), sampling=GREEDY, strict=True)
-    metrics = decoder.generate([[3, 4]], GenerationSettings(max_new_tokens=20, ignore_eos=True), [trace]).metrics
-    assert metrics.tokens == 20 == sum(len(r.outcome.committed[0]) for r in trace.reports)
-    assert metrics.accepted == sum(r.outcome.accepted[0] for r in trace.reports)
-    assert metrics.rejected == sum(r.outcome.accepted[0] < r.outcome.drafted[0] for r in trace.reports)
-    assert metrics.alpha == metrics.accepted / (metrics.accepted + metrics.rejected)
-    assert metrics.block_efficiency == 20 / metrics.target_calls
-    assert (metrics + metrics).tokens == 40
-
-
 def test_greedy_lenience_accepts_near_misses(target):
     settings = GenerationSettings(max_new_tokens=24, ignore_eos=True)
 

@@ -75,13 +75,6 @@ def test_a_result_prints_its_text_and_metrics(plain, spelled):
     assert "acceptance rate" not in str(several)
 
 
-def test_a_printed_result_names_failures():
-    failure = PluginFailure("Mine", 3, "ValueError: no", "mine.py:7", times=2)
-    result = BatchResult((), Metrics(), (failure,))
-    assert str(result).endswith("Mine failed at step 3 (mine.py:7): ValueError: no; 2 times")
-    assert "mine.py:7" in result._repr_html_()
-
-
 @pytest.mark.parametrize("drafter", [CountingDrafter, TableDrafter])
 def test_origins_are_those_of_the_steps(plain, drafter):
     trace = TraceObserver()
@@ -98,13 +91,6 @@ def test_origins_are_those_of_the_steps(plain, drafter):
         assert len(one.origins) == len(one.tokens)
     counted = sum(one.origins.count("accepted") for one in result)
     assert counted == result.metrics.accepted
-
-
-def test_results_with_equal_tokens_are_equal_however_they_were_found(plain):
-    prompt, settings = [3, 4, 3, 4], {"max_new_tokens": 6, "ignore_eos": True}
-    baseline = Decoder(plain, temperature=0).generate(prompt, **settings)
-    drafted = Decoder(plain, CountingDrafter(V), gamma=2, temperature=0).generate(prompt, **settings)
-    assert drafted.sequences == baseline.sequences
 
 
 @pytest.mark.parametrize("prompt", ["import os\n", "# Καλημέρα 🙂 日本語\n"])
@@ -138,22 +124,3 @@ def test_html_escapes_what_was_generated(spelled):
         assert "<script>" not in html
         assert "<b>" not in html
         assert shown(html) == [text]
-
-
-def test_html_without_drafts_has_no_colors(plain):
-    html = Decoder(plain).generate([[3], [4]], max_new_tokens=3)._repr_html_()
-    assert "title=" not in html
-    assert "residual" not in html
-    assert len(shown(html)) == 2
-
-
-def test_html_without_a_tokenizer_shows_token_ids(plain):
-    result = Decoder(plain, CountingDrafter(V), gamma=2).generate([3], max_new_tokens=5, ignore_eos=True)
-    assert shown(result._repr_html_())[0].split() == [str(token) for token in result.tokens]
-
-
-def test_the_style_of_a_result_touches_nothing_else(plain):
-    html = Decoder(plain).generate([3], max_new_tokens=1)._repr_html_()
-    rules = re.findall(r"^([^\s{][^{]*)\{", re.search(r"<style>(.*?)</style>", html, re.DOTALL)[1], re.MULTILINE)
-    assert rules
-    assert all(rule.startswith(".specdec-tokens ") for rule in rules)
