@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
+from urllib.parse import urlsplit
 
 from pydantic import (
     AfterValidator,
     BeforeValidator,
     Field,
+    SerializerFunctionWrapHandler,
     create_model,
+    model_serializer,
     model_validator,
 )
 
@@ -21,9 +25,7 @@ from specdec_core.interface.validated import Validated
 from specdec_core.registry import plugin_types
 from specdec_core.registry.settings_models import NO_SOURCE
 from specdec_core.study.config.benchmarks import BENCHMARKS, check_benchmark, names_prompt, spelled_out
-from specdec_core.study.config.engine import EngineConfig
 from specdec_core.study.config.prompt_columns import Columns, check_template
-from specdec_core.study.config.repeats_config import AnyRepeats, RepeatsConfig
 
 if TYPE_CHECKING:
     from specdec_core.registry import Registry
@@ -168,6 +170,89 @@ _OF_SOURCES = {
     ("path",): ("benchmark",),
 }
 """Keys that only some sources have."""
+
+
+class RepeatsConfig(Validated):
+    """How often each run is timed: until every speed-up is known well enough."""
+
+    min: Annotated[int, Field(ge=1)] = 3
+    """Time each run at least this often."""
+    max: Annotated[int, Field(ge=1)] = 10
+    """Time each run at most this often."""
+    spread: Annotated[float, Field(gt=0)] = 0.05
+    """Stop when half the interval of every run's speed-up is at most this fraction of it."""
+
+    @model_validator(mode="after")
+    def _check_order(self) -> RepeatsConfig:
+        if self.max < self.min:
+            raise ValueError(f"'max' ({self.max}) is less than 'min' ({self.min})")
+        return self
+
+    def once(self) -> RepeatsConfig:
+        """Return the settings of a single repeat."""
+        return self.model_copy(update={"min": 1, "max": 1})
+
+    @model_serializer(mode="wrap")
+    def _short(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any] | int:
+        plain: dict[str, Any] = serialize(self)
+        return self.min if self.min == self.max else plain
+
+
+def _spell_out_repeats(value: Any) -> Any:
+    """Expand a number of repeats, or `auto`, to a mapping."""
+    if isinstance(value, (Mapping, RepeatsConfig)):
+        return value
+    if value == "auto":
+        return {}
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise ValueError(
+            f"expected a number of at least 1, 'auto', or a mapping of min, max, spread; given {value!r}."
+        )
+    return {"min": value, "max": value}
+
+
+AnyRepeats = Annotated[
+    RepeatsConfig,
+    BeforeValidator(
+        _spell_out_repeats,
+        json_schema_input_type=Annotated[int, Field(ge=1)] | Literal["auto"] | RepeatsConfig,
+    ),
+]
+"""Repeats: a mapping, a fixed number, or `auto`."""
+
+
+def _check_url(url: str) -> str:
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.username:
+        raise ValueError(f"expected the address of a server, such as http://127.0.0.1:8000/v1; given {url!r}")
+    return url
+
+
+class EngineConfig(Validated):
+    """A running server with OpenAI's API: vLLM, SGLang, llama.cpp, `transformers serve`."""
+
+    url: Annotated[str, AfterValidator(_check_url)]
+    """Address of its API, such as `http://127.0.0.1:8000/v1`. The variable OPENAI_API_KEY holds its key, if
+    it has one."""
+    model: Annotated[str, Field(min_length=1)]
+    """The model as the server names it."""
+    concurrency: Annotated[int, Field(ge=1)] = 1
+    """Number of requests that are sent at a time."""
+    timeout: Annotated[float, Field(gt=0)] = 600.0
+    """Seconds to wait for one answer."""
+    max_retries: Annotated[int, Field(ge=0)] = 2
+    """How often a request is sent again, after a growing pause, if the server is away or too busy."""
+    extra_body: dict[str, Any] = Field(default_factory=dict)
+    """More fields of each request, such as `{chat_template_kwargs: {enable_thinking: false}}`."""
+
+    def decides(self) -> dict[str, Any]:
+        """Return the settings that may change a result, as plain data: not where and how the server is reached."""
+        return self.model_dump(mode="json", exclude={"url", "timeout", "max_retries"})
+
+    @property
+    def host(self) -> str:
+        """Host and port of the server."""
+        return urlsplit(self.url).netloc
 
 
 AnyTarget = Annotated[

@@ -10,8 +10,8 @@ from specdec_core.interface.errors import ConfigError, unknown_name
 from specdec_core.interface.run import RunSettings
 from specdec_core.interface.settings import BEAM_SETTINGS
 from specdec_core.registry import nested_settings
-from specdec_core.study.config.engine import EngineConfig
 from specdec_core.study.config.grouping import grouping_columns
+from specdec_core.study.config.schema import EngineConfig
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,8 +22,7 @@ if TYPE_CHECKING:
     from specdec_core.interface.spec import PluginKind
     from specdec_core.registry import Registry
     from specdec_core.study.config.prompts import PromptText
-    from specdec_core.study.config.repeats_config import RepeatsConfig
-    from specdec_core.study.config.schema import PromptsConfig, StudyConfig
+    from specdec_core.study.config.schema import PromptsConfig, RepeatsConfig, StudyConfig
 
 BASELINE = "baseline"
 """Name of the autoregressive baseline: the target alone, the first run of every task."""

@@ -150,23 +150,7 @@ class Repeat:
 
     def to_plain(self) -> dict[str, Any]:
         """Return the repeat as plain data, which JSON can hold."""
-        return {
-            **{
-                name: getattr(self, name)
-                for name in (
-                    *("task", "run", "repeat", "device", "turn"),
-                    *("cpu_seconds", "request_seconds", "notes"),
-                )
-            },
-            "metrics": asdict(self.metrics),
-            "failures": [asdict(one) for one in self.failures],
-            "outputs": [asdict(one) for one in self.outputs],
-            # What was timed is written as before there were replays.
-            **({} if self.replayed is None else {"replayed": asdict(self.replayed)}),
-            **({"by_prompt": [asdict(one) for one in self.by_prompt]} if self.by_prompt else {}),
-            **{name: True for name in ("remembers", "varies") if getattr(self, name)},
-            **({} if self.trace is None else {"trace": self.trace}),
-        }
+        return asdict(self)
 
     @classmethod
     def from_plain(cls, entry: Mapping[str, Any]) -> Repeat:
@@ -180,9 +164,9 @@ class Repeat:
             "failures": tuple(PluginFailure(**one) for one in entry["failures"]),
             "outputs": tuple(map(_output, entry["outputs"])),
             "request_seconds": tuple(entry["request_seconds"]),
-            "notes": tuple(entry.get("notes", ())),
-            "replayed": _replayed(entry.get("replayed")),
-            "by_prompt": tuple(PromptCounts(**one) for one in entry.get("by_prompt", ())),
+            "notes": tuple(entry["notes"]),
+            "replayed": _replayed(entry["replayed"]),
+            "by_prompt": tuple(PromptCounts(**one) for one in entry["by_prompt"]),
         }
         return cls(**{**entry, **parsed})
 
