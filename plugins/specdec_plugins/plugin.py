@@ -16,7 +16,7 @@ from specdec_plugins.lenience.budgeted import BudgetedLenienceConfig
 from specdec_plugins.lenience.constant import ConstantLenienceConfig
 from specdec_plugins.lenience.greedy import GreedyLenienceConfig
 from specdec_plugins.lenience.schedule import ScheduleLenienceConfig
-from specdec_plugins.rules.config import (
+from specdec_plugins.rules.settings import (
     BlockRuleConfig,
     ExactMatchRuleConfig,
     RejectionRuleConfig,

@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 import torch
-from pydantic import ValidationError
 
 from specdec_core.decoding import Decoder, Observer
 from specdec_core.decoding.request import DraftRecorder
@@ -29,11 +28,10 @@ from specdec_core.sampling.generators import RowGenerators
 from specdec_core.sampling.logits import LogitsToProbs
 from specdec_core.verification import dense, density
 from specdec_drafters.chain import ChainDrafter
-from specdec_drafters.prompt_copy import PromptCopyDrafter
-from specdec_drafters.settings import ChainConfig, PromptCopyConfig
+from specdec_drafters.settings import ChainConfig
 from tests.drafters.chains import V, chain
-from tests.lossless import SETTINGS, VOCAB, doubled_p_value, enumerate_continuations, small_target
-from tests.toys import NO_CONFIG, CandidatesDrafter, Gamma, TableDrafter, target_info
+from tests.lossless import VOCAB, small_target
+from tests.toys import NO_CONFIG, Gamma, TableDrafter, target_info
 
 INFO = SessionInfo(batch_size=2, vocab_size=V, capacity=64, max_gamma=4, device="cpu")
 TOKENS = [[1, 2], [3]]
@@ -255,30 +253,6 @@ def test_one_drafters_proposal_is_handed_back_untouched():
     assert request.made(proposal)
 
 
-def test_what_lies_beyond_a_draft_does_no_harm():
-    class Padded(Spy):
-        def open(self, session):
-            spy_session = super().open(session)
-            propose = spy_session.propose
-
-            def padded(request):
-                proposal = propose(request)
-                tokens = torch.nn.functional.pad(proposal.tokens, (0, 2), value=-1)
-                for row, length in enumerate(proposal.lengths):
-                    tokens[row, length:] = 10**6
-                return replace(proposal, tokens=tokens)
-
-            spy_session.propose = padded
-            return spy_session
-
-    session = chain(Padded((1,), (2, 3, 4), (), ()), Spy((), (), (5, 6), (), q=spread)).open(
-        replace(INFO, batch_size=4)
-    )
-    proposal = session.propose(request_for((3, 3, 3, 3), [[1]] * 4))
-    assert rows_of(proposal) == [[1], [2, 3, 4], [5, 6], []]
-    assert torch.isfinite(proposal.q.probabilities).all()
-
-
 class Looking(Spy):
     """Needs hidden states."""
 
@@ -356,36 +330,11 @@ def test_a_drafter_that_fails_is_named_and_costs_no_token(target, broken, messag
     assert message in failure.message
 
 
-@pytest.mark.parametrize("name", ["temperature-1", "top-k-3"])
-def test_candidates_in_a_chain_are_lossless(target, name):
-    copy = PromptCopyDrafter(PromptCopyConfig(min_match=1, max_tokens=2), target_info(VOCAB))
-    config = ChainConfig.model_construct(drafters=(copy, CandidatesDrafter(VOCAB)), min_draft_tokens=2)
-    drafter = ChainDrafter(config, target_info(VOCAB))
-    decoder = Decoder(target, drafter, gamma=Gamma(2, 1, 3), sampling=SETTINGS[name], strict=True)
-    assert doubled_p_value(decoder, enumerate_continuations(target, SETTINGS[name]), 4000) > 1e-4
-
-
 def test_a_session_that_was_opened_is_closed_when_the_next_cannot_be():
     first, second = Spy((), ()), Spy((), (), name="late", breaks="open")
     with pytest.raises(PluginError, match=r"'late' \(drafters\[1\]\) failed in open\(\): RuntimeError"):
         chain(first, second).open(INFO)
     assert first.closed == 1
-
-
-def test_all_are_closed_when_one_fails_at_it():
-    spies = Spy((), ()), Spy((), (), breaks="close"), Spy((), ())
-    with pytest.raises(PluginError, match=r"drafters\[1\]\) failed in close"):
-        chain(*spies).open(INFO).close()
-    assert [spy.closed for spy in spies] == [1, 1, 1]
-
-
-def test_a_chain_of_none_is_refused():
-    with pytest.raises(ValidationError, match="a chain needs at least one drafter"):
-        ChainConfig(drafters=())
-    with pytest.raises(ValidationError, match="greater than or equal to 1"):
-        ChainConfig(drafters=(TableDrafter(V),), min_draft_tokens=0)
-    alone = chain(TableDrafter(V)).open(INFO).propose(request_for((2, 2)))
-    assert rows_of(alone) == rows_of(TableDrafter(V).open(INFO).propose(request_for((2, 2))))
 
 
 def test_settings_are_made_into_drafters_by_the_registry():

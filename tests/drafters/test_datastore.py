@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from pydantic import ValidationError
 
 from specdec_core.interface import ConfigError, PointMass, TargetInfo
 from specdec_drafters.datastore import DatastoreDrafter
@@ -88,17 +87,3 @@ def test_ids_that_cannot_be_used(drafter_with, ids, message):
 def test_a_text_needs_a_tokenizer():
     with pytest.raises(ConfigError, match="'datastore' cannot use the text 'x': the target has no tokenizer"):
         DatastoreDrafter(DatastoreConfig(text="x"), TargetInfo(V))
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({}, "give either 'text' .* or 'ids' .*; got neither"),
-        ({"text": "a", "ids": "b"}, "got both"),
-        ({"ids": "b", "max_bytes": 5}, "'max_bytes' applies to 'text'"),
-        ({"text": "builtin:wikipedia"}, "unknown built-in text .* Available: builtin:stdlib"),
-    ],
-)
-def test_bad_settings_are_refused(settings, message):
-    with pytest.raises(ValidationError, match=message):
-        DatastoreConfig(**settings)

@@ -9,17 +9,13 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from specdec_core.decoding import Decoder
-from specdec_core.interface import ModelError, Outcome, TokenTree
-from specdec_core.interface.settings import SamplingSettings
+from specdec_core.interface import ModelError, TokenTree
 from specdec_drafters.dflash import DFlashDrafter, read_dflash
 from specdec_drafters.settings import DFlashConfig
 from tests.catalogue import write_random_dflash
 from tests.drafters.speculator_heads import PROMPTS, Bench, D, V, target_for
 from tests.drafters.speculators_package import CASES, DATA
 from tests.drafters.support import commit, info_for
-from tests.lossless import doubled_p_value, enumerate_continuations, small_target
-from tests.toys import Gamma
 
 HEADS = DATA / "dflash"
 WINDOW = {
@@ -28,7 +24,6 @@ WINDOW = {
     "max_window_layers": 0,
     "layer_types": ["sliding_attention", "full_attention"],
 }
-BLOCK = 5
 
 
 def target_of(given):
@@ -133,26 +128,6 @@ def test_all_nodes_of_a_depth_are_drawn_from_one_position(tmp_path):
                 torch.testing.assert_close(drawn, q[position], atol=1e-5, rtol=1e-3)
 
 
-def test_commits_that_are_undone_and_rows_that_take_over_another_text(bench):
-    session, tokens = bench.drafter.open(bench.info), [list(prompt) for prompt in PROMPTS]
-    bench.check(session, tokens)
-    for row, (length, new) in zip(tokens, ((3, [30, 31]), (2, []), (1, [7, 8, 9, 10])), strict=True):
-        del row[length:]
-        row += new
-    session.rollback([3, 2, 1])
-    bench.check(session, tokens)
-
-
-def test_steps_without_the_drafter_are_caught_up(bench):
-    session, tokens = bench.drafter.open(bench.info), [list(prompt) for prompt in PROMPTS]
-    bench.check(session, tokens)
-    for number in range(4):
-        for row in tokens:
-            row.append(30 + number)
-        session.commit(Outcome((0,) * 3, (0,) * 3, ((30 + number,),) * 3, (False,) * 3))
-    bench.check(session, tokens)
-
-
 def test_no_blocks_beyond_the_positions_of_the_head(tmp_path):
     bench = BlockBench(tmp_path / "dflash", layer={"max_position_embeddings": 9})
     # The last token of a text of n is at position n - 1, the last mask of a block of 5 at n + 3.
@@ -161,18 +136,6 @@ def test_no_blocks_beyond_the_positions_of_the_head(tmp_path):
     assert budget == (4, 3, 1, 0)
     session = bench.drafter.open(info_for(4, V))
     assert session.propose(bench.request(tokens, budget)).lengths == budget
-
-
-@pytest.mark.parametrize("temperature", [0, 1])
-def test_output_is_the_targets(temperature, tmp_path):
-    """The catalogue's tests have another temperature, and drafts that a controller stops."""
-    target, sampling = small_target("cpu"), SamplingSettings(temperature=temperature)
-    write_random_dflash(tmp_path / "dflash", target)
-    drafter = DFlashDrafter(DFlashConfig(model=str(tmp_path / "dflash")), target.info())
-    decoder = Decoder(target, drafter, gamma=Gamma(3, 0, 2), sampling=sampling, strict=True)
-    count = 4000 if temperature else 40
-    expected = enumerate_continuations(target, sampling, length=4)
-    assert doubled_p_value(decoder, expected, count, min(count, 500), length=4) > 1e-4
 
 
 def changed(folder, case="qwen3", drop=(), config=None, **tensors):
@@ -231,8 +194,3 @@ def test_weights_take_the_data_type_of_the_target_and_rotary_frequencies_do_not(
     head, _ = read_dflash(str(HEADS / "qwen3"), target.info())
     assert {weight.dtype for weight in head.parameters()} == {torch.bfloat16}
     assert head.rotary_emb.inv_freq.dtype == torch.float32
-
-
-def test_heads_for_another_target_are_refused():
-    with pytest.raises(ModelError, match="hidden states of size 16; this one's is 32"):
-        read_dflash(str(HEADS / "qwen3"), target_for(hidden_size=32).info())

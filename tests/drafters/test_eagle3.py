@@ -11,9 +11,9 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from specdec_core.decoding import Decoder
-from specdec_core.interface import ModelError, Outcome, TargetInfo, TokenTree
+from specdec_core.interface import ModelError, Outcome, TokenTree
 from specdec_core.interface.settings import GenerationSettings
-from specdec_core.models import load_model, wrap_model
+from specdec_core.models import load_model
 from specdec_core.registry import shipped_file
 from specdec_core.study.config.prompts import read_prompts
 from specdec_core.study.config.schema import PromptsConfig
@@ -27,7 +27,6 @@ from tests.catalogue import write_random_eagle3, write_random_mtp
 from tests.drafters.speculator_heads import PROMPTS, Bench, D, V, check_logits, target_for
 from tests.drafters.speculators_package import CASES, DATA
 from tests.drafters.support import commit, info_for, rows_of
-from tests.tiny import tiny_model
 from tests.toys import Gamma
 
 HEADS = DATA / "eagle3"
@@ -96,26 +95,6 @@ def test_every_node_of_a_tree_reads_its_own_path(bench):
     bench.check(session, tokens)
 
 
-def test_commits_that_are_undone_and_rows_that_take_over_another_text(bench):
-    session, tokens = bench.drafter.open(bench.info), [list(prompt) for prompt in PROMPTS]
-    session.propose(bench.request(tokens, [3] * 3))
-    for row, (length, new) in zip(tokens, ((3, [30, 31]), (2, []), (3, [7])), strict=True):
-        del row[length:]
-        row += new
-    session.rollback([3, 2, 3])
-    bench.check(session, tokens)
-
-
-def test_steps_without_the_drafter_are_caught_up(bench):
-    session, tokens = bench.drafter.open(bench.info), [list(prompt) for prompt in PROMPTS]
-    session.propose(bench.request(tokens, [2] * 3))
-    for number in range(4):
-        for row in tokens:
-            row.append(30 + number)
-        session.commit(Outcome((0,) * 3, (0,) * 3, ((30 + number,),) * 3, (False,) * 3))
-    bench.check(session, tokens)
-
-
 def test_no_drafts_beyond_the_positions_of_the_head(tmp_path):
     bench = Bench(tmp_path / "head")
     path = tmp_path / "head" / "config.json"
@@ -170,34 +149,6 @@ def changed(folder, drop=(), config=None, **tensors):
 def test_checkpoints_that_do_not_fit_are_refused(tmp_path, changes, said):
     with pytest.raises(ModelError, match=said):
         read_eagle3(changed(tmp_path / "head", **changes), target_for().info())
-
-
-def test_a_head_for_another_vocabulary_is_refused():
-    with pytest.raises(ModelError, match="a vocabulary of size 40; this one's is 50"):
-        read_eagle3(str(HEADS / "llama"), wrap_model(tiny_model("llama", 50, hidden_size=D)).info())
-
-
-def test_a_target_without_an_output_embedding_is_refused():
-    with pytest.raises(ModelError, match="no output embedding"):
-        read_eagle3(str(HEADS / "llama"), TargetInfo(V))
-
-
-@pytest.mark.parametrize("keep", [0, 100, -1])
-def test_a_file_that_was_cut_is_refused(tmp_path, keep):
-    path = Path(changed(tmp_path / "head")) / "model.safetensors"
-    path.write_bytes(path.read_bytes()[:keep])
-    with pytest.raises(ModelError, match="not a complete safetensors file"):
-        read_eagle3(str(path.parent), target_for().info())
-
-
-def test_missing_folders_and_files_are_named(tmp_path, monkeypatch):
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    with pytest.raises(ModelError, match="no such folder"):
-        read_eagle3("./nowhere", target_for().info())
-    with pytest.raises(ModelError, match=r"the folder has no config\.json"):
-        read_eagle3(str(tmp_path), target_for().info())
-    with pytest.raises(ModelError, match="unknown draft head 'builtin:eagle'"):
-        read_eagle3("builtin:eagle", target_for().info())
 
 
 def test_what_a_checkpoint_lacks_is_the_targets(tmp_path):

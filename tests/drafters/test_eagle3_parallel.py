@@ -117,21 +117,6 @@ def test_all_nodes_at_a_depth_come_from_one_mask_and_none_stays(bench):
     bench.check(session, tokens)
 
 
-def test_commits_that_are_undone_and_steps_without_the_drafter(bench):
-    session, tokens = bench.drafter.open(bench.info), [list(prompt) for prompt in PROMPTS]
-    bench.check(session, tokens)
-    for row, (length, new) in zip(tokens, ((3, [30, 31]), (2, []), (3, [7])), strict=True):
-        del row[length:]
-        row += new
-    session.rollback([3, 2, 3])
-    bench.check(session, tokens)
-    for number in range(4):
-        for row in tokens:
-            row.append(30 + number)
-        session.commit(Outcome((0,) * 3, (0,) * 3, ((30 + number,),) * 3, (False,) * 3))
-    bench.check(session, tokens)
-
-
 def test_a_draft_takes_one_forward_pass(tmp_path):
     bench, passes = ParallelBench(tmp_path / "head"), []
     bench.drafter.head.register_forward_hook(lambda *_: passes.append(1))

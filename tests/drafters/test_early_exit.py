@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 import torch
-from pydantic import ValidationError
 
 from specdec_core.interface import ConfigError, ModelError
 from specdec_core.interface.errors import PluginWarning
@@ -187,27 +184,11 @@ def test_the_best_gamma_and_its_speedup():
     assert best_of([bad, good]) is good
 
 
-def test_settings():
-    with pytest.raises(ValidationError, match="greater than or equal to 1"):
-        EarlyExitConfig(layers=0)
-
-
 def test_an_exit_beyond_the_last_layer_is_refused():
     with pytest.raises(ModelError, match="has 3 layers, and 3 were asked for; take 1 to 2"):
         drafter_for(target_of(), layers=3)
     with pytest.raises(ModelError, match="fewer than two layers: there is none to exit after"):
         drafter_for(target_of(layers=1))
-
-
-def test_a_target_with_an_encoder_needs_a_number_of_layers():
-    with pytest.raises(ConfigError, match=r"early-exit': give 'layers', or a trained exit in 'model'"):
-        drafter_for(target_of("t5"))
-
-
-def test_a_target_that_is_not_there_is_refused():
-    info = replace(target_of().info(), model=None)
-    with pytest.raises(ModelError, match="'early-exit' is made of the target's own weights, but this"):
-        EarlyExitDrafter(EarlyExitConfig(layers=1), info)
 
 
 def test_a_trained_exit_of_another_target_or_number_of_layers_is_refused(tmp_path):

@@ -8,13 +8,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from pydantic import ValidationError
 from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
 from specdec_core.decoding import Decoder
-from specdec_core.interface import LAST_HIDDEN, ConfigError, ModelError, TargetInfo, TokenTree
+from specdec_core.interface import LAST_HIDDEN, ModelError, TargetInfo, TokenTree
 from specdec_core.interface.settings import GenerationSettings, SamplingSettings
 from specdec_core.models import inflate, load_model, wrap_model
 from specdec_core.study.config.prompts import read_prompts
@@ -29,7 +28,7 @@ from specdec_drafters.heads.drafter import (
     write_heads,
 )
 from specdec_drafters.settings import HeadsConfig
-from tests.drafters.support import SeededRequest, info_for, rows_of, tree_request
+from tests.drafters.support import SeededRequest, info_for, tree_request
 from tests.tiny import tiny_model
 from tests.toys import Gamma
 
@@ -135,12 +134,6 @@ def test_new_heads_say_what_the_target_says():
     torch.testing.assert_close(states, HIDDEN[:, None].expand(3, K, D), atol=1e-5, rtol=1e-5)
 
 
-def test_the_seed_makes_the_weights():
-    one, same, other = Heads(SHAPE, 1), Heads(SHAPE, 1), Heads(SHAPE, 2)
-    assert torch.equal(one.inner["weight"], same.inner["weight"])
-    assert not torch.equal(one.inner["weight"], other.inner["weight"])
-
-
 def test_only_the_last_token_is_read_and_only_where_heads_read_it(tmp_path):
     def logits(drafter, tokens):
         return drafter.logits(HIDDEN[:1], torch.tensor(tokens), K)
@@ -156,18 +149,6 @@ def test_as_many_as_there_are_heads_or_room(file, count, budget, lengths):
     drafter = drafter_for(file, count=count)
     proposal = drafter.open(info_for(1, V)).propose(request([[5]], [budget], HIDDEN[:1]))
     assert proposal.tokens.shape == (1, lengths)
-
-
-def test_ragged_budgets_and_rows_without_one(file):
-    drafter, info = drafter_for(file), info_for(3, V)
-    together = drafter.open(info).propose(request(TOKENS, [2, 0, 3], HIDDEN))
-    assert together.tokens.shape == (3, 3)
-    for row, budget in ((0, 2), (2, 3)):
-        alone = drafter.open(info_for(1, V)).propose(
-            request([TOKENS[row]], [budget], HIDDEN[row : row + 1], seed=row)
-        )
-        assert rows_of(alone)[0] == rows_of(together)[row]
-    assert drafter.open(info).propose(request(TOKENS, [1] * 3, HIDDEN)).tokens.shape == (3, 1)
 
 
 def test_each_level_of_a_tree_is_drawn_from_one_head_and_there_are_as_many_levels_as_heads(file):
@@ -228,35 +209,6 @@ def test_sizes_that_differ_are_refused(tmp_path, changes, said):
         drafter_for(write(tmp_path / "h.safetensors", **changes))
 
 
-def test_a_target_without_an_output_embedding(file):
-    with pytest.raises(ModelError, match="no output embedding"):
-        drafter_for(file, TargetInfo(V))
-
-
-def test_more_heads_than_there_are(file):
-    with pytest.raises(ModelError, match=r"count is 4, but .* holds 3 heads"):
-        drafter_for(file, count=4)
-
-
-def test_a_missing_file_or_folder_is_named(tmp_path):
-    with pytest.raises(ModelError, match=r"none\.safetensors: no such file"):
-        drafter_for(tmp_path / "none.safetensors")
-    with pytest.raises(ModelError, match=r"the folder has no heads\.safetensors"):
-        drafter_for(tmp_path)
-
-
-def test_heads_that_do_not_ship():
-    with pytest.raises(ModelError, match=r"unknown heads 'builtin:head'.*'builtin:heads'"):
-        drafter_for("builtin:head")
-
-
-@pytest.mark.parametrize("keep", [0, 4, 100, -1])
-def test_a_file_that_was_cut_is_refused(file, keep):
-    file.write_bytes(file.read_bytes()[:keep])
-    with pytest.raises(ModelError, match="not a complete safetensors file"):
-        drafter_for(file)
-
-
 def test_foreign_files_are_refused(tmp_path):
     path = tmp_path / "h.safetensors"
     save_file({"weight": torch.zeros(2)}, path)
@@ -289,34 +241,6 @@ def test_headers_that_do_not_fit_are_refused(file, changes, said):
     rewritten(file, **changes)
     with pytest.raises(ModelError, match=said):
         drafter_for(file)
-
-
-def test_weights_that_are_no_numbers_are_refused(tmp_path):
-    heads = random_heads()
-    heads.outer["bias"][0, 0] = 1e9
-    with pytest.raises(ModelError, match=r"outer\.bias has values that are not finite"):
-        write_heads(tmp_path / "h.safetensors", heads, card_for())
-    assert not list(tmp_path.iterdir())
-    heads.outer["bias"][0, 0] = torch.nan
-    tensors = heads.state_dict()
-    path = write(tmp_path / "h.safetensors")
-    with safe_open(path, framework="pt") as given:
-        metadata = given.metadata()
-    save_file(tensors, path, metadata=metadata)
-    with pytest.raises(ModelError, match=r"outer\.bias has values that are not finite"):
-        drafter_for(path)
-
-
-def test_a_file_that_cannot_be_written(tmp_path):
-    (tmp_path / "file").write_text("")
-    with pytest.raises(ConfigError):
-        write(tmp_path / "file" / "h.safetensors")
-
-
-@pytest.mark.parametrize("settings", [{}, {"model": ""}, {"model": "x", "count": 0}, {"model": "x", "heads": 2}])
-def test_bad_settings_are_refused(settings):
-    with pytest.raises(ValidationError):
-        HeadsConfig(**settings)
 
 
 # The target of the following tests writes 0 1 2 ... 9 0 1 ... and its heads are perfect if, and only if, they are

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import replace
 
 import pytest
@@ -21,16 +20,13 @@ from specdec_core.interface import (
     TargetInfo,
     TokenTree,
 )
-from specdec_core.interface.errors import ConfigError, ModelError, PluginError
+from specdec_core.interface.errors import ConfigError, ModelError
 from specdec_core.interface.settings import GenerationSettings, SamplingSettings
 from specdec_core.models import wrap_model
 from specdec_core.study import load_study
-from specdec_drafters import hierarchical as hierarchical_module
 from specdec_drafters.hierarchical import HierarchicalDrafter
-from specdec_drafters.ngram.drafter import NgramDrafter
-from specdec_drafters.settings import HierarchicalConfig, NgramConfig, TransformerConfig
+from specdec_drafters.settings import HierarchicalConfig, TransformerConfig
 from specdec_drafters.transformer import TransformerDrafter
-from tests.catalogue import ARPA
 from tests.drafters.hierarchies import Builder, hierarchy
 from tests.lossless import SETTINGS, VOCAB, doubled_p_value, enumerate_continuations, p_value, sample, small_target
 from tests.tiny import tiny_model
@@ -71,58 +67,7 @@ BOTTOMS = ("table", "counting", "transformer", "hierarchy")
 
 
 HALF, ARGMAX = SamplingSettings(temperature=0.5), SamplingSettings(temperature=0)
-PENALTY = SamplingSettings(repetition_penalty=3.0)
-CONFIDENT = Gamma(3, stop_below=0.3)
-WAYS = {
-    **{name: (sampling, None, Gamma(3, 2), Gamma(1, 2, 3)) for name, sampling in SETTINGS.items()},
-    "penalty": (PENALTY, None, Gamma(3), Gamma(2)),
-    "penalty, stopped below": (PENALTY, None, Gamma(3), Gamma(2, stop_below=0.3)),
-    "draft temperature 0.5": (SamplingSettings(), HALF, Gamma(3), Gamma(2)),
-    "greedy drafts": (SamplingSettings(), ARGMAX, Gamma(3), Gamma(2)),
-    "stopped above": (SamplingSettings(), None, CONFIDENT, Gamma(2)),
-    "stopped below": (SamplingSettings(), None, Gamma(3), Gamma(2, stop_below=0.3)),
-    "stopped on both levels": (SamplingSettings(), HALF, CONFIDENT, Gamma(2, stop_below=0.3)),
-}
 TREE, GROWN = TokenTree((-1, -1, 0, 0, 1)), BestFirstTree((3, 2))
-WAYS_WITH_TREES = {
-    "trees below": (SETTINGS["temperature-0.7-top-p-0.6"], None, Gamma(3, 2), Gamma(5, 0, 2, tree=TREE)),
-    "trees below, penalty": (PENALTY, None, Gamma(3), Gamma(5, 1, tree=GROWN)),
-    "trees below, draft temperature 0.5": (SamplingSettings(), HALF, Gamma(4, 2), Gamma(5, tree=GROWN)),
-}
-
-MIXED = {
-    "table": "penalty, stopped below",
-    "counting": "temperature-0.7-top-p-0.6",
-    "transformer": "stopped on both levels",
-    "hierarchy": "temperature-1",
-}
-
-
-def check_lossless(target, folder, way, below, count):
-    sampling, drafts, above, within = (WAYS | WAYS_WITH_TREES)[way]
-    drafter = hierarchy(target, folder / "middle", bottoms(folder)[below], within)
-    decoder = Decoder(target, drafter, gamma=above, sampling=sampling, draft_sampling=drafts, strict=True)
-    # With a prompt of one token, whatever else is penalized is in a draft on some level.
-    expected = enumerate_continuations(target, sampling, (2, 2), length=4)
-    assert doubled_p_value(decoder, expected, count, prompt=(2, 2), length=4) > 1e-4
-
-
-@pytest.mark.parametrize("below", MIXED)
-def test_a_hierarchy_is_lossless(target, folder, below):
-    check_lossless(target, folder, MIXED[below], below, 2400)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("below", "way"),
-    [
-        # Each with every other way, and every way with two of them.
-        *((BOTTOMS[(number + half) % 4], way) for number, way in enumerate(WAYS) for half in (0, 2)),
-        *itertools.product(("table", "transformer"), WAYS_WITH_TREES),
-    ],
-)
-def test_a_hierarchy_is_lossless_in_every_way(target, folder, way, below):
-    check_lossless(target, folder, way, below, 4800)
 
 
 @pytest.mark.parametrize(
@@ -170,20 +115,6 @@ def test_greedy_drafts_are_those_of_the_middle_model_by_itself(target, folder, b
     pairs = [pair for drafts, new in expected for pair in zip(drafts, new, strict=True)]
     rejected = sum(len(draft) > len(kept) - 1 for draft, kept in pairs)
     assert rejected > 10, "nothing was taken back: this shows little"
-
-
-@pytest.mark.parametrize("below", BOTTOMS)
-def test_a_row_does_not_depend_on_its_neighbors(target, folder, below):
-    decoder = Decoder(
-        target,
-        hierarchy(target, folder / "middle", bottoms(folder)[below], Gamma(3)),
-        gamma=Gamma(4),
-        strict=True,
-    )
-    settings = GenerationSettings(max_new_tokens=14, seed=4, ignore_eos=True)
-    alone = decoder.generate(PROMPTS[:1], settings).sequences[0].tokens
-    assert decoder.generate(PROMPTS, settings).sequences[0].tokens == alone
-    assert decoder.generate([PROMPTS[0], [2]], settings).sequences[0].tokens == alone
 
 
 def test_the_level_below_saves_calls_of_the_middle_model(target, folder):
@@ -249,44 +180,6 @@ def test_the_middle_model_may_be_padded_to_another_vocabulary(target, folder, tm
         decoder = Decoder(target, drafter, gamma=Gamma(2), strict=True)
         expected = enumerate_continuations(target, SamplingSettings())
         assert p_value(sample(decoder, 600, 1200), expected) > 1e-4
-
-
-@pytest.mark.parametrize("vocab", [pytest.param(VOCAB + 3, marks=pytest.mark.slow), VOCAB - 2])
-def test_tables_guess_for_a_padded_middle_model_in_the_targets_vocabulary(
-    target, folder, tmp_path, monkeypatch, vocab
-):
-    middle = wrap_model(tiny_model("llama", vocab, seed=5, sharpness=0.8).to(target.device))
-    monkeypatch.setattr(hierarchical_module, "load_draft_model", lambda *_: middle)
-    (tmp_path / "ids.arpa").write_text(ARPA)
-    drafter = hierarchy(
-        target, "padded", lambda info: NgramDrafter(NgramConfig(arpa=tmp_path / "ids.arpa"), info), Gamma(2, 1)
-    )
-    decoder = Decoder(target, drafter, gamma=Gamma(3), strict=True)
-    expected = enumerate_continuations(target, SamplingSettings(), length=4)
-    assert doubled_p_value(decoder, expected, 4800, length=4) > 1e-4
-
-
-@pytest.mark.parametrize("below", ["table", "transformer"])
-def test_encoder_decoder_models_may_stand_on_every_level(folder, device, below):
-    target = small_target(device, "t5")
-    bottom = {
-        "table": lambda _: TableDrafter(VOCAB),
-        "transformer": lambda info: TransformerDrafter(TransformerConfig(model=str(folder / "t5")), info),
-    }[below]
-    drafter = hierarchy(target, folder / "t5", bottom, Gamma(2, 1))
-    decoder = Decoder(target, drafter, gamma=Gamma(3, 2), strict=True)
-    expected = enumerate_continuations(target, SamplingSettings())
-    assert p_value(sample(decoder, 480, 480), expected) > 1e-4
-    # The same model above and in the middle: ragged rows, each by itself, and none of their drafts refused.
-    same = wrap_model(tiny_model("t5", VOCAB, seed=9, sharpness=0.8).to(device))
-    drafter = hierarchy(same, folder / "t5", bottom, Gamma(1, 3))
-    metrics = (
-        Decoder(same, drafter, gamma=Gamma(4, 2), strict=True)
-        .generate(PROMPTS, GenerationSettings(max_new_tokens=24, ignore_eos=True))
-        .metrics
-    )
-    assert metrics.drafted > 40
-    assert metrics.rejected == 0
 
 
 def test_a_draft_ends_where_the_middle_model_has_no_position_left(target, folder):
@@ -363,16 +256,6 @@ def test_a_model_that_drafts_for_itself_is_refused_where_it_is_written(tmp_path,
     )
     with pytest.raises(ConfigError, match=r"study.yaml:4:14: runs\[0\].drafter: 'a' appears again below itself"):
         load_study(study)
-
-
-def test_a_hierarchy_made_by_hand_says_what_it_lacks(folder, target):
-    bottom = TransformerConfig(model=str(folder / "small"))
-    config = HierarchicalConfig(model=str(folder / "middle"), drafter=bottom, gamma=Gamma(2))
-    with pytest.raises(PluginError, match="make the drafter through a registry"):
-        HierarchicalDrafter(config, target.info())
-    drafter = hierarchy(target, folder / "middle", TableDrafter(VOCAB))
-    with pytest.raises(PluginError, match="which a Decoder opens"):
-        drafter.open(SessionInfo(1, VOCAB, 10, 2, "cpu"))
 
 
 def test_a_hierarchy_may_be_made_of_plugins_at_hand(folder, target):

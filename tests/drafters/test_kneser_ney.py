@@ -219,12 +219,6 @@ def test_large_vocabularies_and_high_orders_do_not_overflow():
         np.testing.assert_array_equal(low.log_backoff, high.log_backoff)
 
 
-def test_progress_says_how_many_orders_are_counted():
-    steps = []
-    fit(arrays([0, 1, 2, 3]), 4, 3, steps.append)
-    assert steps == [1, 2, 3]
-
-
 def test_what_unseen_ids_get_is_what_unk_gets():
     model = fit(sentences_of("small"), 1000, 2)
     unigrams = model.levels[0].log_probability / LN_10

@@ -47,22 +47,6 @@ def test_the_drafts_follow_the_counts(word_tokenizer, tmp_path):
     assert rows_of(proposal) == [[1, 2, 3, 0], [3, 0]]
 
 
-def test_rows_are_independent():
-    drafter = drafter_from("small.3.arpa")
-    together = drafter.open(info_for(3, V)).propose(request_for(CONTEXTS, [4, 0, 2]))
-    for row, budget in ((0, 4), (2, 2)):
-        alone = drafter.open(info_for(1, V)).propose(request_for([CONTEXTS[row]], [budget], seed=row))
-        assert rows_of(alone)[0] == rows_of(together)[row]
-    assert together.lengths == (4, 0, 2)
-
-
-@pytest.mark.parametrize("order", [1, 2])
-def test_zero_budget_and_empty_context(order):
-    session = drafter_from("small.2.arpa", order).open(info_for(2, V))
-    assert session.propose(request_for([[1], [2]], [0, 0])).lengths == (0, 0)
-    assert session.propose(request_for([[], [2]], [2, 1])).lengths == (2, 1)
-
-
 def test_a_unigram_has_one_row():
     drafter = drafter_from("small.2.arpa", 1)
     one, other = (drafter.candidates.after(drafter.tables.context(tokens)) for tokens in ([1, 2], [7]))
@@ -79,11 +63,6 @@ def test_builtin_library_text_leaves_the_held_out_modules_out(word_tokenizer, mo
     assert any("class Enum(" in document for document in whole)
     target = TargetInfo(9, tokenizer=word_tokenizer)
     assert NgramDrafter(NgramConfig(text="builtin:stdlib", max_bytes=20_000), target).tables.order == 2
-
-
-def test_builtin_library_limit_too_low():
-    with pytest.raises(ConfigError, match=r"no library source of at most 3 bytes .* Raise max_bytes"):
-        texts.read_documents("builtin:stdlib", Path(), 3)
 
 
 def test_max_bytes_may_fall_within_a_character(tmp_path):
@@ -106,11 +85,6 @@ def test_texts_that_cannot_be_counted(content, message, word_tokenizer, tmp_path
         (tmp_path / "text").write_bytes(content)
     with pytest.raises(ConfigError, match=message):
         NgramDrafter(NgramConfig(text="text"), TargetInfo(9, tokenizer=word_tokenizer, folder=tmp_path))
-
-
-def test_text_needs_a_tokenizer():
-    with pytest.raises(ConfigError, match=r"cannot use the text 'x\.txt': the target has no tokenizer"):
-        NgramDrafter(NgramConfig(text="x.txt"), TargetInfo(9))
 
 
 def test_arpa_over_another_vocabulary():

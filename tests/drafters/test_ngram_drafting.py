@@ -132,15 +132,6 @@ def test_unlisted_ids_have_the_score_of_unk_where_it_follows_the_context(tmp_pat
     assert tables.drafted_successors((3, 3)) is None
 
 
-def test_levels_are_not_written_to(tmp_path):
-    for tables in (katz(tmp_path), random_tables(4)):
-        before = [level.log_probability.copy() for level in tables.levels]
-        for most, context in itertools.product((2, 100), contexts_of(tables)):
-            NgramCandidates(tables, most).after(context)
-        for level, log_probability in zip(tables.levels, before, strict=True):
-            np.testing.assert_array_equal(level.log_probability, log_probability)
-
-
 def test_rows_are_cached_within_bounds_and_stay_right(monkeypatch):
     monkeypatch.setattr(ngram_candidates, "CACHE_BYTES", 5000)
     candidates = NgramCandidates(random_tables(3), 4)
@@ -209,44 +200,6 @@ def test_q_is_the_model_renormalized_over_the_candidates_and_standardized(arpa, 
             assert q[row, position, proposal.tokens[row, position]] > 0
             if form is Sparse:
                 assert q[row, position, others].sum() == 0
-
-
-@pytest.mark.parametrize("most", [3, 9])
-@pytest.mark.parametrize("order", [1, 2, 3])
-def test_drafts_have_the_frequencies_of_the_model(order, most):
-    vocab_size, count = 9, 3000
-    tables = random_tables(order)
-    candidates = NgramCandidates(tables, most)
-    session = _NgramSession(candidates)
-
-    def q_after(tokens):
-        row = candidates.after(tables.context(tokens))
-        q = np.zeros(vocab_size)
-        q[row.ids] = np.exp(tables.row(tables.context(tokens))[row.ids].astype(float))
-        return q / q.sum()
-
-    made = recorder(SamplingSettings(), 1, vocab_size, (2,))
-    seen = np.zeros((vocab_size, vocab_size))
-    for _ in range(count):
-        made.start([[3, 1, 0]], (2,))
-        first, second = session.propose(made).tokens[0].tolist()
-        seen[first, second] += 1
-    expected = np.zeros((vocab_size, vocab_size))
-    for first in range(vocab_size):
-        expected[first] = q_after([3, 1, 0])[first] * q_after([3, 1, 0, first]) * count
-    assert seen[expected == 0].sum() == 0
-    common = expected >= 5
-    statistic = ((seen - expected)[common] ** 2 / expected[common]).sum()
-    assert statistic < common.sum() + 5 * (2 * common.sum()) ** 0.5
-
-
-def test_a_row_whose_budget_is_spent_is_looked_up_no_more():
-    session, asked = session_of(random_tables(2)), []
-    after = session._model.after
-    session._model.after = lambda context: asked.append(context) or after(context)
-    proposal = propose(session, [[1], [2], [3]], (3, 0, 1), SamplingSettings(), 9)
-    assert proposal.lengths == (3, 0, 1)
-    assert len(asked) == 4
 
 
 @pytest.mark.parametrize("order", [1, 2, 3])

@@ -14,10 +14,8 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Metaspace
 from transformers import PreTrainedTokenizerFast
 
-from specdec_core.decoding import Decoder
 from specdec_core.decoding.request import DraftRecorder
-from specdec_core.interface import ConfigError, Outcome, PointMass, Sparse, TargetInfo
-from specdec_core.interface.errors import PluginWarning
+from specdec_core.interface import ConfigError, Outcome, Sparse, TargetInfo
 from specdec_core.interface.settings import SamplingSettings
 from specdec_core.sampling.generators import RowGenerators
 from specdec_core.sampling.logits import LogitsToProbs
@@ -29,14 +27,12 @@ from specdec_drafters.ngram.arpa_writer import write_arpa
 from specdec_drafters.ngram.drafter import NgramDrafter
 from specdec_drafters.ngram.kenlm_model import WINDOW
 from specdec_drafters.ngram.kneser_ney import fit
-from specdec_drafters.settings import NgramConfig, TranslatedConfig
-from specdec_drafters.translated.drafter import TranslatedDrafter
+from specdec_drafters.settings import NgramConfig
 from tests.drafters.kenlm_binaries import BINARIES
 from tests.drafters.ngram_models import DATA, LN_10, arpa_entries, sentences_of
-from tests.drafters.support import info_for, tree_request
-from tests.lossless import SETTINGS, VOCAB, doubled_p_value, enumerate_continuations, small_target
-from tests.spelled import OTHER_PIECES, other_tokenizer, target_tokenizer
-from tests.toys import Gamma
+from tests.drafters.support import info_for
+from tests.lossless import VOCAB
+from tests.spelled import target_tokenizer
 
 kenlm = pytest.importorskip("kenlm", exc_type=ImportError)
 
@@ -101,16 +97,6 @@ def test_a_binary_gives_what_its_ngrams_give_in_tables(folder, name):
     for tokens in CONTEXTS:
         row = model.after(model.context(tokens))
         np.testing.assert_allclose(row.log_weights, tables.row(tables.context(tokens))[row.ids], atol=1e-4)
-
-
-@pytest.mark.parametrize("load_method", ["populate_or_lazy", "populate_or_read", "read"])
-@pytest.mark.parametrize("name", ["small.5.probing", "small.5.compressed"])
-def test_all_ways_of_loading_give_the_same_scores(folder, name, load_method):
-    one, other = (drafter_from(folder, name, load_method=way).candidates for way in ("lazy", load_method))
-    for tokens in CONTEXTS:
-        rows = [model.after(model.context(tokens)) for model in (one, other)]
-        np.testing.assert_array_equal(rows[0].ids, rows[1].ids)
-        np.testing.assert_array_equal(rows[0].log_weights, rows[1].log_weights)
 
 
 @pytest.mark.parametrize("most", [1, 7, 60, V])
@@ -180,42 +166,6 @@ def test_q_is_kenlms_distribution_over_the_candidates_after_every_rejection(fold
                 torch.testing.assert_close(q[row, position, kept], expected, rtol=1e-4, atol=1e-6)
 
 
-def test_greedy_drafts_are_the_best_of_the_candidates(folder):
-    drafter = drafter_from(folder, "small.3.trie", candidates=40)
-    for rows, proposal in proposals(drafter, STEPS, (2, 2, 2), SamplingSettings(temperature=0)):
-        assert isinstance(proposal.q, PointMass)
-        for row in range(3):
-            for position in range(2):
-                tokens = [*rows[row], *proposal.tokens[row, :position].tolist()]
-                chosen = drafter.candidates.after(drafter.candidates.context(tokens))
-                scores = oracle(folder / "small.3.trie", tokens)
-                assert scores[proposal.tokens[row, position]] == pytest.approx(scores[chosen.ids].max(), abs=1e-5)
-
-
-def test_each_node_of_a_tree_is_drawn_from_the_row_of_its_path(folder):
-    from specdec_core.interface import BestFirstTree
-
-    model = (drafter := drafter_from(folder, "small.5.probing", candidates=30)).candidates
-    rows = [[2, 619, 689], TEXT[:12]]
-    request = tree_request(rows, (6, 4), BestFirstTree((2, 2, 2)), V)
-    proposal = drafter.open(info_for(2, V)).propose(request)
-    for row, length in enumerate(proposal.lengths):
-        drawn = []
-        for node in range(length):
-            parent = above = int(proposal.parents[row, node])
-            path = []
-            while above >= 0:
-                path.insert(0, int(proposal.tokens[row, above]))
-                above = int(proposal.parents[row, above])
-            chosen = model.after(model.context([*rows[row], *path]))
-            expected = torch.zeros(V)
-            expected[torch.from_numpy(chosen.ids).long()] = torch.from_numpy(chosen.log_weights).softmax(-1)
-            expected[[token for other, token in drawn if other == parent]] = 0  # its siblings
-            drawn.append((parent, int(proposal.tokens[row, node])))
-            q = proposal.q.probabilities[row, node]
-            torch.testing.assert_close(q, expected / expected.sum(), atol=1e-5, rtol=1e-3)
-
-
 # The table of successors: found once, and kept.
 
 
@@ -252,14 +202,6 @@ def test_the_table_is_found_once_and_read_after_that(model, tmp_path, monkeypatc
         np.testing.assert_array_equal(*(getattr(one.candidates._successors, array) for one in (first, second)))
 
 
-def test_another_model_of_that_name_gets_a_table_of_its_own(model, folder, tmp_path):
-    model()
-    (tmp_path / "small.trie").write_bytes((folder / "small.3.quantized").read_bytes())
-    model()
-    drafter_from(tmp_path, "small.trie", vocab_size=V + 1)
-    assert len(tables_in(tmp_path)) == 3
-
-
 def test_a_model_of_the_same_size_with_another_probability_gets_a_table_of_its_own(tmp_path):
     arpa = (DATA / "small.3.arpa").read_text()
     line = next(line for line in arpa.splitlines() if line.split("\t")[1:2] == ["34"])
@@ -280,45 +222,6 @@ def test_a_damaged_table_is_found_again(model, tmp_path, damage):
     assert table.read_bytes() == whole
 
 
-def test_a_table_with_ids_beyond_the_vocabulary_is_not_read(model, tmp_path):
-    from safetensors.numpy import load_file, save_file
-
-    model()
-    (table,) = tables_in(tmp_path)
-    arrays = {name: array.copy() for name, array in load_file(table).items()}
-    assert successors._read(table, V) is not None
-    arrays["ids"][3] = V
-    save_file(arrays, table)
-    assert successors._read(table, V) is None
-
-
-def refusing(places, monkeypatch):
-    """Let nothing be written in some folders; a test may run as root, who may write anywhere."""
-    write = successors.writing_file
-
-    def writing_file(path):
-        if path.parent in places:
-            raise ConfigError("read-only")
-        return write(path)
-
-    monkeypatch.setattr(successors, "writing_file", writing_file)
-
-
-def test_the_table_of_a_model_in_a_read_only_folder_is_in_the_cache(model, tmp_path, cache, monkeypatch):
-    refusing([tmp_path], monkeypatch)
-    model()
-    assert tables_in(tmp_path) == []
-    assert len(tables_in(cache)) == 1
-    monkeypatch.setattr(successors, "find_successors", lambda *_: pytest.fail("found again"))
-    model()
-
-
-def test_where_no_folder_takes_the_table_a_warning_says_so(model, tmp_path, cache, monkeypatch):
-    refusing([tmp_path, cache], monkeypatch)
-    with pytest.warns(PluginWarning, match="can be kept neither in .* nor in .*made again each time"):
-        assert len(model().candidates._successors.ids) > 100
-
-
 @pytest.mark.parametrize("most", [20_000, 50_000])
 def test_of_too_many_pairs_those_of_probable_tokens_are_tried(monkeypatch, most):
     monkeypatch.setattr(successors, "MOST_PAIRS", most)
@@ -330,12 +233,6 @@ def test_of_too_many_pairs_those_of_probable_tokens_are_tried(monkeypatch, most)
     assert tried[0] == 1000
     assert tried[-1] >= 8
     assert (successors._tried(np.full(100, 0.01, dtype=np.float32)) == 100).all()
-
-
-def test_a_long_table_says_that_it_takes_a_while(model, monkeypatch, caplog):
-    monkeypatch.setattr(successors, "MOST_PAIRS", 40_000)
-    model()
-    assert "finding the successors of" in caplog.text
 
 
 # What followed the last token in the text.
@@ -414,17 +311,6 @@ def test_words_may_be_the_tokens_of_the_tokenizer(tmp_path):
         np.testing.assert_allclose(row.log_weights, tables.row(tables.context(tokens))[row.ids], atol=1e-4)
 
 
-def test_a_model_of_another_tokenizers_tokens_drafts_when_translated(device, tmp_path):
-    target = small_target(device)
-    words_model(tmp_path, other_tokenizer(), text_of(len(OTHER_PIECES)))
-    own = drafter_from(tmp_path, "words.arpa", len(OTHER_PIECES), other_tokenizer(), words="tokens")
-    info = TargetInfo(VOCAB, target.eos_ids, target.device, target_tokenizer())
-    for method, way in (("tli", "temperature-1"), ("slem", "temperature-0.7-top-p-0.6")):
-        drafter = TranslatedDrafter(TranslatedConfig(drafter=own, method=method), info)
-        decoder = Decoder(target, drafter, gamma=Gamma(3, 1, 2), sampling=SETTINGS[way], strict=True)
-        assert doubled_p_value(decoder, enumerate_continuations(target, SETTINGS[way]), 2000) > 1e-4
-
-
 def word_level_tokenizer(words):
     inner = Tokenizer(
         WordLevel({f"\u2581{word}": id_ for id_, word in enumerate([*words, "?"])}, unk_token="\u2581?")
@@ -462,14 +348,6 @@ def test_the_wrong_kind_of_words_is_told(tmp_path, words, message):
         return
     with pytest.raises(ConfigError, match=message):
         drafter_from(tmp_path, "words.arpa", VOCAB, target_tokenizer(), words=words)
-
-
-def test_words_of_no_tokenizer(tmp_path):
-    arpa_of_words(tmp_path, [["some", "other", "words"]] * 3)
-    with pytest.raises(ConfigError, match=r"no word of .* is a token of the target.*'translated'"):
-        drafter_from(tmp_path, "words.arpa", VOCAB, target_tokenizer())
-    with pytest.raises(ConfigError, match=r"with words: tokens, .* but the target has none"):
-        drafter_from(tmp_path, "words.arpa", VOCAB, words="tokens")
 
 
 # Errors.

@@ -196,18 +196,6 @@ def test_blank_lines_and_odd_blanks_within_a_section(write):
         np.testing.assert_array_equal(found.log_probability, level.log_probability)
 
 
-def test_order_above_what_the_file_holds(write):
-    with pytest.raises(ConfigError, match="holds n-grams of order 1 to 3; order 4 was asked for"):
-        read_arpa(write(HAND_MADE), 5, order=4)
-
-
-def test_missing_file_and_folder(tmp_path):
-    with pytest.raises(ConfigError, match=r"cannot read the ARPA file .*none.arpa: No such file"):
-        read_arpa(tmp_path / "none.arpa", 5)
-    with pytest.raises(ConfigError, match=r"cannot read the ARPA file .*: Is a directory"):
-        read_arpa(tmp_path, 5)
-
-
 def test_a_file_without_unk_gives_unlisted_ids_next_to_nothing(write):
     text = "\\data\\\nngram 1=2\n\n\\1-grams:\n-0.3\t0\n-0.3\t1\n\n\\end\\\n"
     row = np.exp(read_arpa(write(text), 4).row(())[:4])

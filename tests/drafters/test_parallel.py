@@ -77,18 +77,6 @@ def test_all_nodes_at_a_depth_come_from_one_mask_and_none_stays(drafters):
     assert_tree_paths_leave_what_a_fresh_session_has(drafter, info, PROMPTS, V)
 
 
-def test_a_rollback_is_as_if_the_tokens_had_never_been(drafters):
-    drafter = drafters("llama")
-    info = info_for(3, V)
-    session, tokens = drafter.open(info), [list(prompt) for prompt in PROMPTS]
-    commit(session, tokens, session.propose(request_for(tokens, (4, 4, 4))), (3, 2, 0))
-    lengths = (4, 4, 2)
-    for row, length in zip(tokens, lengths, strict=True):
-        del row[length:]
-    session.rollback(lengths)
-    assert_as_fresh(drafter, info, session, tokens)
-
-
 def test_a_draft_takes_one_forward_pass(drafters):
     target = wrap_model(tiny_model("llama", V, sharpness=1.5))
     drafter = drafters("llama")

@@ -1,4 +1,4 @@
-"""Drafts of the prompt-copy drafter; the search itself is tested in `test_suffix_automaton.py`."""
+"""Drafts of the prompt-copy drafter, against a search that tries every position."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pydantic import ValidationError
 from specdec_core.interface import PointMass, TargetInfo
 from specdec_drafters.prompt_copy import PromptCopyDrafter
 from specdec_drafters.settings import PromptCopyConfig
+from tests.drafters.brute_force_search import search
 from tests.drafters.support import assert_as_fresh, info_for, request_for, rows_of
 
 V = 50
@@ -93,16 +94,6 @@ def test_any_commits_and_rollbacks_equal_a_fresh_session(prefer, data, sources):
         assert_as_fresh(drafter, info, session, tokens)
 
 
-def test_a_rollback_further_than_the_log_reads_the_row_anew():
-    drafter, info = drafter_with(), info_for(1, V)
-    tokens = [[1, 2, 3] * 100]
-    session = drafter.open(info)
-    session.propose(request_for(tokens, [4]))
-    session.rollback([10])
-    tokens[0][10:] = [4, 5, 1, 2]
-    assert rows_of(session.propose(request_for(tokens, [4]))) == [[3, 1, 4, 5]]
-
-
 def test_frequent_copies_what_followed_most_often():
     tokens = [1, 2, 7, 1, 2, 7, 3, 1, 2, 8, 1, 2]
     assert draft(tokens, 1) == [8]
@@ -166,3 +157,30 @@ def test_a_tree_copies_from_the_source_as_well():
     source = [11, 12, 13, 14]
     assert tree([11, 12, 21, 9, 11, 12], 4, 2, [source]) == ([21, 9, 13, 14], [-1, 0, -1, 2])
     assert tree([11, 12, 21, 9, 10, 11, 12], 4, 2, [[10, 11, 12, 13]]) == ([13, 21, 9], [-1, -1, 1])
+
+
+def copied(tokens, source, prefer, longest, shortest, count):
+    """Search by trying every position: the longest match in the row or its source, and again after each token."""
+    draft, searched = [], (tokens, source)
+    while len(draft) < count:
+        found = [(search([text], [*tokens, *draft], longest), text) for text in searched]
+        (size, after), text = max(found, key=lambda one: one[0][0])
+        if size < shortest:
+            break
+        if prefer == "recent":
+            rest = list(after[-1])
+            period = len(rest)
+            while text is tokens and len(rest) < count:
+                rest.append(rest[-period])
+            return rest[:count]
+        followers = [rest[0] for rest in reversed(after)]
+        draft.append(max(followers, key=followers.count))
+        searched = (text,)
+    return draft
+
+
+@pytest.mark.parametrize("prefer", ["recent", "frequent"])
+@given(texts, texts, st.integers(2, 5), st.integers(1, 2))
+def test_a_copy_is_what_a_search_of_every_position_finds(prefer, tokens, source, longest, shortest):
+    settings = {"prefer": prefer, "max_match": longest, "min_match": shortest}
+    assert draft(tokens, 5, [source], **settings) == copied(tokens, source, prefer, longest, shortest, 5)

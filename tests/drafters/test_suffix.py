@@ -7,7 +7,6 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import ValidationError
 
 from specdec_core.decoding import Decoder
 from specdec_core.interface import PointMass, TargetInfo
@@ -131,14 +130,6 @@ def test_at_most_so_many_requests_are_kept_and_the_oldest_are_dropped_first(most
             assert min(number + 1, most - most // 8) <= len(known) <= most
 
 
-def test_a_batch_of_more_requests_than_are_kept():
-    drafter = drafter_with(max_cached_requests=2)
-    session = drafter.open(info_for(3, V))
-    session.propose(request_for([[1, 2], [3, 4], [5, 6]], [0, 0, 0]))
-    session.close()
-    assert [draft([token], 1, drafter) for token in (1, 3, 5)] == [[], [4], [6]]
-
-
 def test_without_a_cache_it_remembers_nothing():
     drafter = drafter_with(max_cached_requests=0)
     serve(drafter, [1, 2, 3])
@@ -216,19 +207,3 @@ def test_a_prompt_that_comes_again_needs_few_target_calls():
     assert second.metrics.target_calls <= 7 < first.metrics.target_calls
     drafter.reset()
     assert generate().metrics.target_calls == first.metrics.target_calls
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"max_match": 0}, "greater than or equal to 1"),
-        ({"max_spec_factor": 0}, "greater than 0"),
-        ({"max_spec_factor": float("inf")}, "finite"),
-        ({"min_token_prob": 1.1}, "less than or equal to 1"),
-        ({"max_cached_requests": -1}, "greater than or equal to 0"),
-        ({"max_tree_depth": 24}, "unknown key 'max_tree_depth'"),
-    ],
-)
-def test_bad_settings_are_refused(settings, message):
-    with pytest.raises(ValidationError, match=message):
-        SuffixConfig(**settings)

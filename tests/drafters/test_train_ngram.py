@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-
 import numpy as np
 import pytest
 from pydantic import ValidationError
@@ -18,8 +15,6 @@ from specdec_drafters.ngram.drafter import NgramDrafter
 from specdec_drafters.ngram.kneser_ney import fit
 from specdec_drafters.ngram.trainer import NgramTrainer
 from specdec_drafters.settings import NgramConfig, NgramTrainerConfig
-from specdec_drafters.training.sources import own_samples
-from specdec_drafters.training.trainer import usage
 from tests.drafters.ngram_models import DATA, arpa_entries, assert_same_entries
 from tests.tiny import tiny_model
 
@@ -86,11 +81,6 @@ def test_a_text_is_counted_with_the_targets_tokenizer(split, tmp_path):
         np.testing.assert_array_equal(found.log_probability, level.log_probability)
 
 
-def test_the_library_text_can_be_limited(tmp_path):
-    report, _ = train(text="builtin:stdlib", max_bytes=30_000, order=1, output=tmp_path / "m.arpa")
-    assert 1000 < report.facts["tokens"] < 30_000
-
-
 def test_the_targets_own_samples(tmp_path, monkeypatch):
     asked = []
 
@@ -104,23 +94,6 @@ def test_the_targets_own_samples(tmp_path, monkeypatch):
     assert (report.facts["sentences"], report.facts["tokens"]) == (2, 6)
     with pytest.raises(SpecdecError, match="device 'nowhere' is not known"):
         train(samples=6, device="nowhere", output=tmp_path / "n.arpa")
-
-
-def test_a_target_with_an_encoder_answers_its_sources(tmp_path):
-    tiny_model("t5").save_pretrained(tmp_path / "t5")
-    target = load_model(tmp_path / "t5")
-    sources = tmp_path / "sources.jsonl"
-    sources.write_text('{"source": [5, 6, 7]}\n{"source": [8, 9], "target": [3]}\n')
-    settings = {"target": target.name, "samples": 900, "seed": 4, "order": 2}
-    report, watcher = train(**settings, sources=sources, output=tmp_path / "m.arpa")
-    written = own_samples(target, 900, 4, Watcher(), [[5, 6, 7], [8, 9]])
-    assert report.facts["sentences"] == len(written)
-    assert watcher.stages[0] == ["target writes", 900, 900]
-    # Each begins with the decoder's start token, as the rows of a run do.
-    assert all(row[0] == target.start_id for row in written)
-    expected = fit([np.array(row, np.int32) for row in written], target.vocab_size, 2)
-    for found, level in zip(read_arpa(report.written[0], 40).levels, expected.levels, strict=True):
-        np.testing.assert_array_equal(found.words, level.words)
 
 
 def test_sources_go_with_an_encoder(tmp_path):
@@ -163,19 +136,6 @@ def test_ids_that_cannot_be_counted(content, message, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-def test_an_output_in_the_way_is_refused_before_the_work(tmp_path):
-    (tmp_path / "m.arpa").write_text("what was there")
-    with pytest.raises(ConfigError, match=r"m\.arpa is there already; --overwrite"):
-        train(ids=tmp_path / "none", output=tmp_path / "m.arpa")
-    with pytest.raises(ConfigError, match="is a folder"):
-        train(ids=tmp_path / "none", output=tmp_path)
-    with pytest.raises(ConfigError, match="the file does not exist"):
-        train(ids=tmp_path / "none", output=tmp_path / "m.arpa", overwrite=True)
-    assert (tmp_path / "m.arpa").read_text() == "what was there"
-    train(ids=DATA / "small.txt", output=tmp_path / "m.arpa", overwrite=True)
-    assert (tmp_path / "m.arpa").read_text().startswith("\\data\\")
-
-
 def test_a_target_without_a_tokenizer_counts_ids_only(tmp_path):
     tiny_model("llama").save_pretrained(tmp_path / "model")
     settings = {"target": str(tmp_path / "model"), "output": tmp_path / "m.arpa", "order": 1}
@@ -209,13 +169,3 @@ def test_a_target_without_a_tokenizer_counts_ids_only(tmp_path):
 def test_bad_settings_are_refused(settings, message):
     with pytest.raises(ValidationError, match=message):
         NgramTrainerConfig(output="m.arpa", **settings)
-
-
-def test_facts_are_plain_values(tmp_path):
-    report, _ = train(ids=DATA / "small.txt", output=tmp_path / "m.arpa")
-    assert json.loads(json.dumps(dict(report.facts))) == dict(report.facts)
-
-
-@pytest.mark.parametrize("path", ["a/b.arpa", "1.5", "with, comma: {x}", 'quote"d', "größer 😀", "back\\slash"])
-def test_a_study_reads_any_path(path):
-    assert YAML(typ="safe").load(usage("ngram", "arpa", Path(path))) == {"name": "ngram", "arpa": path}

@@ -6,11 +6,9 @@ import json
 
 import pytest
 import torch
-from pydantic import ValidationError
 from torch import Tensor
 
 from specdec_core.decoding import Decoder
-from specdec_core.interface import ConfigError, ModelError
 from specdec_core.interface.settings import GenerationSettings
 from specdec_drafters.heads.drafter import (
     Heads,
@@ -293,48 +291,6 @@ def test_a_training_that_was_interrupted_goes_on_to_the_same_heads(config_for, t
     assert not list(tmp_path.glob("*.training"))
 
 
-def test_what_breaks_off_before_the_first_checkpoint_leaves_nothing(config_for, monkeypatch):
-    def stop(*_):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(Distillation, "measure", stop)
-    config = config_for(samples=50)
-    with pytest.raises(KeyboardInterrupt):
-        HeadsTrainer(config).train(Recorder())
-    assert not list(config.output.parent.glob("*"))
-
-
-def test_resuming_with_other_heads_is_refused(config_for):
-    def interrupt(stage, number):
-        if stage == "training" and number == 5:
-            raise KeyboardInterrupt
-
-    config = config_for(checkpoint_minutes=1e-9)
-    with pytest.raises(KeyboardInterrupt):
-        HeadsTrainer(config).train(Recorder(interrupt))
-    with pytest.raises(ConfigError, match="--reads-token was on, is off"):
-        HeadsTrainer(config_for(resume=True, reads_token=False)).train(Recorder())
-
-
-def test_what_is_there_is_kept_unless_it_may_go(config_for):
-    config = config_for()
-    config.output.parent.mkdir(parents=True)
-    config.output.write_text("mine")
-    with pytest.raises(ConfigError, match="is there already"):
-        HeadsTrainer(config).train(Recorder())
-    assert config.output.read_text() == "mine"
-    HeadsTrainer(config_for(overwrite=True, steps=1)).train(Recorder())
-    assert read_heads(config.output)[1].facts["steps"] == 1
-
-
-def test_a_target_without_an_output_embedding_is_refused(targets, config_for, monkeypatch):
-    monkeypatch.setattr("specdec_core.models.load.wrapping.features_of", lambda _: None)
-    config = config_for()
-    with pytest.raises(ModelError, match="no output embedding"):
-        HeadsTrainer(config).train(Recorder())
-    assert not config.output.parent.exists()
-
-
 def test_the_heads_of_one_matrix_are_stepped_one_by_one(targets, config_for):
     """The views that the optimizer is given are the weights, and get the gradients of the weights."""
     target, config = targets(), config_for()
@@ -359,11 +315,3 @@ def test_the_heads_of_one_matrix_are_stepped_one_by_one(targets, config_for):
     again = {name: view.grad.clone() for name, view in objective.parameters.items()}
     objective.gradients(1, 0.5)
     assert all(torch.equal(again[name], view.grad) for name, view in objective.parameters.items())
-
-
-@pytest.mark.parametrize(
-    "settings", [{"heads": 0}, {"width": 0}, {"loss": "mse"}, {"samples": None}, {"layers": 1}]
-)
-def test_bad_settings_are_refused(config_for, settings):
-    with pytest.raises(ValidationError):
-        config_for(**settings)

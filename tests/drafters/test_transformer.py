@@ -6,13 +6,11 @@ from dataclasses import replace
 
 import pytest
 import torch
-from pydantic import ValidationError
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from transformers import PreTrainedTokenizerFast
 
 from specdec_core.interface import ModelError, Outcome, TargetInfo
-from specdec_drafters.common.draft_model_loading import check_vocabulary
 from specdec_drafters.settings import TransformerConfig
 from specdec_drafters.transformer import TransformerDrafter
 from tests.drafters.support import (
@@ -149,14 +147,6 @@ def test_the_last_drafted_token_is_not_run_through_the_model(folder):
     assert session._model.calls == 3
 
 
-def test_rows_are_independent(folder):
-    drafter = drafter_for(folder())
-    together = drafter.open(info_for(3, V)).propose(request_for(PROMPTS, [4, 0, 2]))
-    for row, budget in ((0, 4), (2, 2)):
-        alone = drafter.open(info_for(1, V)).propose(request_for([PROMPTS[row]], [budget], seed=row))
-        assert rows_of(alone)[0] == rows_of(together)[row]
-
-
 def test_a_row_beyond_the_drafters_positions_drafts_nothing(folder):
     drafter = drafter_for(folder())
     limit = drafter.loaded.max_positions
@@ -213,12 +203,6 @@ def test_sizes_that_differ_without_tokenizers_are_refused(folder):
         drafter_for(folder(), vocab_size=41)
 
 
-def test_equal_entries_pass(folder):
-    tokenizer = tokenizer_of(WORDS)
-    drafter = drafter_for(folder(tokenizer=tokenizer), tokenizer=tokenizer)
-    check_vocabulary(TargetInfo(V, tokenizer=tokenizer), drafter.loaded)
-
-
 def test_an_encoder_needs_a_target_with_a_source(folder):
     with pytest.raises(ModelError, match="has an encoder, which needs a source"):
         drafter_for(folder("t5"))
@@ -229,17 +213,3 @@ def test_a_decoder_only_drafter_for_an_encoder_decoder_target_is_refused(folder)
         drafter_for(folder(), encoder_decoder=True)
     assert "drafter 'transformer'" in str(error.value)
     assert "copies from the source, or looks up n-grams" in str(error.value)
-
-
-def test_a_missing_folder_is_named(tmp_path):
-    config = TransformerConfig(model="./none")
-    with pytest.raises(ModelError, match="none: no such folder"):
-        TransformerDrafter(config, TargetInfo(V, folder=tmp_path))
-
-
-@pytest.mark.parametrize(
-    "settings", [{}, {"model": ""}, {"model": "x", "dtype": "int8"}, {"model": "x", "size": 3}]
-)
-def test_bad_settings_are_refused(settings):
-    with pytest.raises(ValidationError):
-        TransformerConfig(**settings)

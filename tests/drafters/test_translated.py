@@ -35,9 +35,8 @@ from specdec_drafters.settings import (
 from specdec_drafters.transformer import TransformerDrafter
 from specdec_drafters.translated.drafter import TranslatedDrafter
 from specdec_drafters.translated.shared import SharedTokens
-from tests.drafters.support import assert_as_fresh, commit, info_for, request_for, rows_of
-from tests.lossless import SETTINGS, VOCAB, doubled_p_value, enumerate_continuations, small_target
-from tests.pairwise import pairwise
+from tests.drafters.support import commit, info_for, request_for, rows_of
+from tests.lossless import SETTINGS, VOCAB, small_target
 from tests.spelled import OTHER_VOCAB, SHARED, other_tokenizer, target_tokenizer
 from tests.tiny import tiny_model
 from tests.toys import CountingDrafter, Gamma, SparseDrafter, TableDrafter
@@ -133,39 +132,6 @@ def translated(drafter, info, method="tli"):
 
 
 # What is emitted has the target's distribution.
-
-WAYS = ("greedy", "temperature-1", "temperature-0.7-top-p-0.6")
-BY_DEFAULT = [
-    ("tli", "model", "temperature-0.7-top-p-0.6"),
-    ("tli", "bigram", "temperature-1"),
-    ("tli", "few", "temperature-1"),
-    ("tli", "foreign", "temperature-0.7-top-p-0.6"),
-    ("tli", "chain", "temperature-1"),
-    ("tli", "hierarchy", "temperature-1"),
-    ("tli", "model", "greedy"),
-    ("slem", "model", "temperature-1"),
-    ("slem", "bigram", "temperature-0.7-top-p-0.6"),
-    ("slem", "hierarchy", "greedy"),
-]
-WHO = ("model", "bigram", "few", "foreign", "copy", "counting", "chain", "hierarchy")
-PENALTY = SamplingSettings(repetition_penalty=3.0)
-
-
-def check_distribution(target, drafter, way, count):
-    sampling = PENALTY if way == "penalty" else SETTINGS[way]
-    decoder = Decoder(target, drafter, gamma=Gamma(3, 1, 2, stop_below=0.1), sampling=sampling, strict=True)
-    assert doubled_p_value(decoder, enumerate_continuations(target, sampling), count) > 1e-4
-
-
-@pytest.mark.parametrize(("method", "who", "way"), BY_DEFAULT)
-def test_the_text_has_the_targets_distribution(target, info, drafters, method, who, way):
-    check_distribution(target, translated(drafters[who], info, method), way, 600 if way == "greedy" else 3200)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("method", "who", "way"), pairwise(("tli", "slem"), WHO, (*WAYS[1:], "penalty")))
-def test_the_text_has_the_targets_distribution_in_a_large_sample(target, info, drafters, method, who, way):
-    check_distribution(target, translated(drafters[who], info, method), way, 12_000)
 
 
 SHARED_TOKENS = SharedTokens(SHARED, VOCAB, OTHER_VOCAB)
@@ -314,24 +280,6 @@ def test_where_no_shared_token_has_any_probability_all_shared_ones_have_the_same
 
 
 # The drafter is told what was committed.
-
-
-@pytest.mark.parametrize("method", ["tli", "slem"])
-@pytest.mark.parametrize("who", ["model", "bigram", "copy", "counting"])
-def test_a_session_proposes_as_a_fresh_one(info, drafters, who, method):
-    drafter = translated(drafters[who], info, method)
-    session_info = info_for(2, VOCAB)
-    session = drafter.open(session_info)
-    tokens = [[2, 3, 5, 2], [4, 0]]
-    for step in range(12):
-        proposal = session.propose(request_for(tokens, [3, 2], seed=step))
-        kept = [min((step + row) % 3, length) for row, length in enumerate(proposal.lengths)]
-        commit(session, tokens, proposal, kept, last=(step * 2) % VOCAB)
-        if step % 4 == 3:
-            lengths = [len(tokens[0]) - 3, len(tokens[1])]
-            session.rollback(lengths)
-            del tokens[0][lengths[0] :]
-        assert_as_fresh(drafter, session_info, session, tokens)
 
 
 @pytest.mark.parametrize("method", ["tli", "slem"])

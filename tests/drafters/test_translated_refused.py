@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import runpy
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from tokenizers import Tokenizer, decoders, models
@@ -17,7 +14,7 @@ from specdec_core.decoding.guard import PluginGuard
 from specdec_core.interface import LAST_HIDDEN, ConfigError, ModelError, PluginError, TargetInfo
 from specdec_core.interface.errors import PluginWarning
 from specdec_core.interface.settings import SamplingSettings
-from specdec_core.models import load_model, wrap_model
+from specdec_core.models import wrap_model
 from specdec_core.offline.replay.forced import ForcedContext
 from specdec_core.sampling.generators import RowGenerators
 from specdec_core.sampling.logits import LogitsToProbs
@@ -28,8 +25,6 @@ from tests.lossless import VOCAB, small_target
 from tests.spelled import OTHER_VOCAB, SHARED, other_tokenizer, target_tokenizer
 from tests.tiny import tiny_model
 from tests.toys import CountingDrafter
-
-EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
 @pytest.fixture(scope="module")
@@ -137,17 +132,6 @@ def test_a_hierarchy_in_other_tokens_is_not_replayed():
     session = context.with_loop(info_for(1, VOCAB))
     with pytest.raises(PluginError, match="another tokenizer than the target's cannot be replayed"):
         session.loop(None, None, None, info_for(1, OTHER_VOCAB))
-
-
-@pytest.mark.slow
-def test_the_tokenizer_of_the_example_can_be_made(tmp_path, monkeypatch):
-    monkeypatch.setattr(sys, "argv", ["other_tokenizer.py", str(tmp_path / "other")])
-    runpy.run_path(str(EXAMPLES / "other_tokenizer.py"), run_name="__main__")
-    target = load_model("builtin:target")
-    drafter = make(target.info(), settings(name="transformer", model=str(tmp_path / "other")))
-    assert drafter.share > 0.5
-    done = Decoder(target, drafter, gamma=2, strict=True).generate(["import os"], max_new_tokens=8)
-    assert len(done.sequences[0].tokens) == 8
 
 
 def test_an_id_outside_the_drafters_vocabulary_is_the_drafters_failure(device, info):

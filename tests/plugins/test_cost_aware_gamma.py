@@ -13,8 +13,12 @@ from pydantic import ValidationError
 
 from specdec_core.interface import BatchInfo, Outcome, StepReport
 from specdec_core.interface.controllers import FixedGamma, FixedGammaConfig
-from specdec_plugins.gamma.cost_aware import CostAwareGamma, CostAwareGammaConfig
-from specdec_plugins.gamma.cost_aware_estimates import AcceptanceByPosition, CostEstimates
+from specdec_plugins.gamma.cost_aware import (
+    AcceptanceByPosition,
+    CostAwareGamma,
+    CostAwareGammaConfig,
+    CostEstimates,
+)
 from tests.plugins.cost_aware_simulation import Drafter, Machine, Simulation, by_position, changing, constant
 
 FIXED = (0, 1, 2, 3, 4, 6, 8)
@@ -142,7 +146,7 @@ def test_acceptance_fades():
 
 def test_seconds_of_lengths():
     """Seconds in units of a plain step, on a line between what was measured, whatever the load is."""
-    known = CostEstimates(6, decay_steps=1e9)
+    known = CostEstimates(CostAwareGammaConfig(max_gamma=6, decay_steps=1e9))
     assert not known.known
     known.learn(0, 0.1, 0.0)
     for load in (1.0, 1.2, 1.4, 1.2, 1.0) * 40:
@@ -157,7 +161,7 @@ def test_seconds_of_lengths():
 
 def test_seconds_of_drafts_that_come_out_short():
     """Half of the drafts have two tokens, whatever more was asked for."""
-    known = CostEstimates(4, decay_steps=1e9, given=[1, 2, 3, 4, 5])
+    known = CostEstimates(CostAwareGammaConfig(max_gamma=4, decay_steps=1e9, seconds=(1, 2, 3, 4, 5)))
     for step in range(10_000):
         known.pass_step(gamma=4, longest=2 if step % 2 else 4)
     assert known.expected()[0] == pytest.approx([1, 2, 3, 3.5, 4], abs=1e-3)
@@ -165,7 +169,7 @@ def test_seconds_of_drafts_that_come_out_short():
 
 def test_one_step_that_took_long_is_not_believed():
     def after(*seconds):
-        known = CostEstimates(2, decay_steps=1e9)
+        known = CostEstimates(CostAwareGammaConfig(max_gamma=2, decay_steps=1e9))
         for took in seconds:
             known.pass_step(0, 0)
             known.learn(0, took, 0.0)

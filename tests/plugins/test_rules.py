@@ -21,15 +21,15 @@ from specdec_core.testing.harness.rule_distribution import (
 )
 from specdec_core.verification import SpeculativeSampling, accept_greedy
 from specdec_plugins.rules.block import BlockRule
-from specdec_plugins.rules.config import (
+from specdec_plugins.rules.exact_match import ExactMatchRule
+from specdec_plugins.rules.rejection import RejectionRule
+from specdec_plugins.rules.settings import (
     BlockRuleConfig,
     ExactMatchRuleConfig,
     RejectionRuleConfig,
     TopKRuleConfig,
     TypicalRuleConfig,
 )
-from specdec_plugins.rules.exact_match import ExactMatchRule
-from specdec_plugins.rules.rejection import RejectionRule
 from specdec_plugins.rules.top_k import TopKRule
 from specdec_plugins.rules.typical import TypicalRule
 from tests.catalogue import Catalogue

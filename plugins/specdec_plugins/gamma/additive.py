@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from specdec_core.interface import BatchInfo, GammaController, GammaSession, StepReport
-from specdec_plugins.gamma.config import AdaptiveGammaConfig, Count
+from specdec_plugins.gamma.settings import AdaptiveGammaConfig, Count
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

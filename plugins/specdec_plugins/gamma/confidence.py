@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 from pydantic import Field, model_validator
 
 from specdec_core.interface import BatchInfo, GammaController, GammaSession, PluginConfig, StepReport
-from specdec_plugins.gamma.config import Cost, Count, Decay
+from specdec_plugins.gamma.settings import Cost, Count, Decay
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

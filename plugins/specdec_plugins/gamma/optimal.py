@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
-from specdec_core.costs import Measurement, Rate, best_gamma, step_seconds
-from specdec_core.interface import BatchInfo, GammaController, GammaSession, PluginConfig
+from specdec_core.costs import Measurement, Rate, best_gamma, read_measurement, step_seconds
+from specdec_core.interface import BatchInfo, ConfigError, GammaController, GammaSession, PluginConfig
 from specdec_core.interface.controllers import FixedGammaSession
-from specdec_plugins.gamma.config import Cost, Count, read_measured
+from specdec_core.interface.files import input_path
+from specdec_plugins.gamma.settings import Cost, Count
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -57,7 +58,14 @@ class OptimalGammaConfig(PluginConfig):
     @field_validator("measured", mode="before", json_schema_input_type=Path | MeasuredSteps)
     @classmethod
     def _read(cls, value: Any, info: ValidationInfo) -> Any:
-        return read_measured(value, info, _steps)
+        """Take what is needed from a file of `specdec measure`; what is not a path is taken as it is."""
+        if not isinstance(value, (str, Path)):
+            return value
+        folder = (info.context or {}).get("folder", Path())
+        try:
+            return _steps(read_measurement(input_path(value, folder)), Path(value), info.data)
+        except ConfigError as error:
+            raise ValueError(str(error)) from error
 
     @model_validator(mode="after")
     def _check_source(self) -> OptimalGammaConfig:

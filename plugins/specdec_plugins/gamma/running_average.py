@@ -9,7 +9,7 @@ from pydantic import Field
 
 from specdec_core.interface import BatchInfo, GammaController, GammaSession, StepReport
 from specdec_core.theory.speed import walltime_improvement
-from specdec_plugins.gamma.config import AdaptiveGammaConfig, Cost, Decay
+from specdec_plugins.gamma.settings import AdaptiveGammaConfig, Cost, Decay
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

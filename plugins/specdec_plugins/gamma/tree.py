@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 from specdec_core.interface import BatchInfo, BestFirstTree, GammaController, GammaSession, PluginConfig, TokenTree
 from specdec_core.interface.controllers import FixedGammaSession
 from specdec_core.interface.tree import TreeShape
-from specdec_plugins.gamma.config import Count
+from specdec_plugins.gamma.settings import Count
 
 MAX_NODES = 1024
 """The largest tree: the attention mask of a step grows with the square of its nodes."""

@@ -14,11 +14,11 @@ from transformers import PreTrainedTokenizerFast
 from specdec_core.decoding import Decoder
 from specdec_core.interface import ConfigError
 from specdec_core.interface.settings import GenerationSettings, SamplingSettings
-from specdec_core.models import load_model, wrap_model
+from specdec_core.models import load_model
 from specdec_drafters.training import sources as module
 from specdec_drafters.training.pairs import read_pairs
 from specdec_drafters.training.rows import pad_rows
-from specdec_drafters.training.sources import TrainingData, check_source_lengths, gather, own_samples
+from specdec_drafters.training.sources import gather, own_samples
 from tests.tiny import tiny_model
 
 
@@ -61,18 +61,6 @@ def test_an_encoder_decoder_answers_its_sources(targets, progress):
     rows = own_samples(targets("t5"), 30, 0, progress, [[5, 6, 7], [8, 9]], length=8)
     assert all(row[0] == targets("t5").start_id and len(row) <= 8 for row in rows)
     assert sum(len(row) - 1 for row in rows) == 30
-
-
-def test_a_target_with_an_encoder_writes_nothing_without_a_source(targets, progress):
-    with pytest.raises(ConfigError, match="has an encoder and needs a source"):
-        own_samples(targets("t5"), 10, 0, progress)
-
-
-def test_a_target_without_a_beginning_needs_a_text(progress):
-    model = tiny_model("gpt2")
-    model.config.bos_token_id = model.config.eos_token_id = model.generation_config.eos_token_id = None
-    with pytest.raises(ConfigError, match="no beginning-of-text or end-of-text token"):
-        own_samples(wrap_model(model), 10, 0, progress)
 
 
 @pytest.fixture(scope="module")
@@ -201,11 +189,6 @@ def test_token_ids_that_cannot_be_trained_on(targets, config_for, progress, tmp_
         gather(config_for(ids=ids_of(tmp_path / "ids", sequences)), targets(), progress)
 
 
-def test_sources_need_an_encoder(targets, config_for, progress, sources):
-    with pytest.raises(ConfigError, match="has no encoder to read --sources"):
-        gather(config_for(sources=sources), targets(), progress)
-
-
 def test_rows_longer_than_the_target_takes(targets, config_for, progress):
     with pytest.raises(ConfigError, match="--length is 300, but"):
         gather(config_for(length=300), targets(), progress)
@@ -253,36 +236,3 @@ def test_lines_that_are_no_pair(targets, tmp_path, line, message):
     path.write_text('{"source": [2, 3]}\n' + line + "\n", encoding="utf-8")
     with pytest.raises(ConfigError, match=message):
         read_pairs(path, targets("t5"))
-
-
-def test_sources_that_are_too_long(models, targets, materials, tmp_path):
-    bart = load_model(models("bart"))
-    path = tmp_path / "sources.jsonl"
-    source = [2] * bart.max_positions
-    path.write_text(json.dumps({"source": source[1:]}) + "\n" + json.dumps({"source": source}), encoding="utf-8")
-    with pytest.raises(ConfigError, match=rf'jsonl:2: "source" has {len(source)} tokens, but .* takes fewer than'):
-        read_pairs(path, bart)
-    pairs = read_pairs(path, targets("t5"))  # takes any number
-    rows = pad_rows([[0, 3], [0, 4]], [1, 1], [(*pair.source, 5) for pair in pairs])
-    with pytest.raises(ConfigError, match=f"the longest of --sources has {len(source) + 1} tokens"):
-        check_source_lengths(TrainingData((rows,), materials("t5").held_out), bart)
-    check_source_lengths(TrainingData((rows.take(slice(1)),), materials("t5").held_out), bart)
-    check_source_lengths(TrainingData((rows,), rows), targets("t5"))
-    check_source_lengths(TrainingData((rows,), rows), targets("llama"))  # reads none
-
-
-def test_a_single_source_is_too_few(targets, config_for, progress, tmp_path):
-    path = tmp_path / "sources.jsonl"
-    path.write_text('\n{"source": [2, 3]}\n', encoding="utf-8")
-    with pytest.raises(ConfigError, match=r"--sources .* has 1 source, but two are needed"):
-        gather(config_for("t5", sources=path), targets("t5"), progress)
-    path.write_text("\n", encoding="utf-8")
-    with pytest.raises(ConfigError, match="is empty"):
-        read_pairs(path, targets("t5"))
-    with pytest.raises(ConfigError, match="the file does not exist"):
-        read_pairs(tmp_path / "none", targets("t5"))
-
-
-def test_rows_with_one_position_each_are_possible(targets, progress):
-    rows = own_samples(targets(), 5, 0, progress, length=2)
-    assert torch.tensor([len(row) for row in rows]).tolist() == [2] * 5

@@ -96,14 +96,6 @@ def test_a_resumed_training_ends_bit_for_bit_as_an_uninterrupted_one(run, step):
     assert [point["step"] for point in resumed.trained.curve] == [0, 5, 10, 12]
 
 
-def test_steps_differ_without_the_generators_state(run, monkeypatch):
-    whole = run("whole")
-    with pytest.raises(KeyboardInterrupt):
-        run("cut", interrupting(5))
-    monkeypatch.setattr(torch, "set_rng_state", lambda state: None)
-    assert not equal(whole, run("cut", resume=True))
-
-
 def test_nothing_of_the_callers_random_state_is_used_or_changed(run):
     torch.manual_seed(1)
     state = torch.get_rng_state()
@@ -118,27 +110,6 @@ def test_ctrl_c_has_its_old_meaning_afterwards(run):
     with pytest.raises(KeyboardInterrupt):
         run("cut", interrupting(3))
     assert signal.getsignal(signal.SIGINT) is before
-
-
-def test_where_ctrl_c_is_ignored_it_stays_so(run):
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    assert run("a", interrupting(3)).trained.state.step == 12
-
-
-def test_a_second_ctrl_c_does_not_wait(run, tmp_path):
-    toy = Toy()
-
-    def twice(step, done):
-        if step == 2:
-            signal.raise_signal(signal.SIGINT)
-            signal.raise_signal(signal.SIGINT)
-        return Toy.gradients(toy, step, done)
-
-    toy.gradients = twice
-    with pytest.raises(KeyboardInterrupt):
-        run("cut", toy=toy)
-    assert toy.steps == [0, 1]
-    assert not (tmp_path / "cut.training" / "checkpoint.safetensors").exists()
 
 
 def test_the_curve_is_a_file_of_points(run, tmp_path):
@@ -263,16 +234,6 @@ def test_a_cut_checkpoint_is_named_and_the_one_before_still_serves(run, tmp_path
     assert equal(whole, resumed)
 
 
-def test_when_both_checkpoints_are_cut_there_is_only_a_new_beginning(run, tmp_path):
-    interrupted(run)
-    for path in (tmp_path / "cut.training").glob("checkpoint*"):
-        cut_short(path)
-    (tmp_path / "cut.training" / "checkpoint.safetensors").unlink()
-    with pytest.raises(ConfigError, match="Start over with --overwrite"):
-        run("cut", resume=True)
-    assert run("cut", overwrite=True).steps[0] == 0
-
-
 def test_a_checkpoint_of_other_settings(run):
     interrupted(run)
     with pytest.raises(ConfigError, match="has other settings: --width was 3, is 4"):
@@ -290,65 +251,9 @@ def test_a_checkpoint_of_other_weights_or_optimizers(run, monkeypatch):
         run("cut", resume=True)
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (lambda tensors, _: tensors.pop("random.cpu"), "random.cpu is missing"),
-        (lambda tensors, _: tensors.pop(next(name for name in tensors if "optimizer" in name)), "is missing"),
-        (lambda tensors, _: next(t for n, t in tensors.items() if "weight." in n).fill_(torch.nan), "not finite"),
-        (lambda tensors, _: tensors["random.cpu"].resize_(3), "is damaged"),
-        (lambda _, header: header.update(training="{}"), "is damaged"),
-        (lambda _, header: header.update(training="["), "is damaged"),
-    ],
-)
-def test_a_checkpoint_without_a_part_is_refused(run, tmp_path, change, message):
-    from safetensors import safe_open
-    from safetensors.torch import load_file, save_file
-
-    interrupted(run)
-    path = tmp_path / "cut.training" / "checkpoint.safetensors"
-    with safe_open(path, framework="pt") as file:
-        header = file.metadata()
-    tensors = load_file(path)
-    change(tensors, header)
-    save_file(tensors, path, metadata=header)
-    with pytest.raises(ConfigError, match=message) as raised:
-        run("cut", resume=True)
-    assert "Delete it: --resume then continues from the previous one" in str(raised.value)
-
-
-def test_a_file_that_is_no_checkpoint(run, tmp_path):
-    from safetensors.torch import save_file
-
-    (tmp_path / "a.training").mkdir()
-    save_file({"x": torch.zeros(1)}, tmp_path / "a.training" / "checkpoint.safetensors")
-    with pytest.raises(ConfigError, match="is not a checkpoint of this version"):
-        run("a", resume=True)
-
-
 def test_resuming_what_never_began_and_beginning_what_never_ended(run):
     with pytest.raises(ConfigError, match=r"a\.training has no checkpoint to resume from"):
         run("a", resume=True)
     interrupted(run)
     with pytest.raises(ConfigError, match="--resume continues it, --overwrite starts over"):
         run("cut")
-
-
-def test_a_checkpoint_that_cannot_be_written_leaves_the_one_before(run, tmp_path, monkeypatch):
-    interrupted(run)
-    path = tmp_path / "cut.training" / "checkpoint.safetensors"
-    before = path.read_bytes()
-
-    def full(tensors, path, metadata):
-        path.write_bytes(b"half")
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr("specdec_drafters.training.checkpoints.save_file", full)
-    with pytest.raises(ConfigError, match="No space left"):
-        run("cut", resume=True)
-    assert path.read_bytes() == before
-    assert {file.name for file in path.parent.iterdir()} == {
-        "checkpoint.safetensors",
-        "checkpoint.previous.safetensors",
-        "curve.jsonl",
-    }

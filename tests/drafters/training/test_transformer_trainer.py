@@ -20,13 +20,12 @@ from specdec_drafters.training.checkpoints import TrainingFolder
 from specdec_drafters.training.loop import train
 from specdec_drafters.training.losses import TV_SCALE, overlap
 from specdec_drafters.training.rows import Batches, pad_rows
-from specdec_drafters.training.sequence_logits import autocast_dtype, row_logits, same_width
+from specdec_drafters.training.sequence_logits import autocast_dtype, row_logits
 from specdec_drafters.training.sources import TrainingData
 from specdec_drafters.transformer import (
     Distillation,
     TransformerDrafter,
     TransformerTrainer,
-    feed_forward,
     new_model,
 )
 from tests.drafters.training.support import Recorder
@@ -198,19 +197,6 @@ def test_beginning_with_a_model_begins_with_its_weights(config_for, models, tmp_
     assert all(torch.allclose(before[name], after[name], atol=1e-6) for name in before)
 
 
-def test_a_model_of_another_vocabulary_is_refused(config_for, models, tmp_path):
-    config = config_for(**begun_with(models("llama", vocab=41), tmp_path / "o"))
-    with pytest.raises(ModelError, match="has 41 entries, the target's 40"):
-        TransformerTrainer(config).train(Recorder())
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_an_encoder_without_a_source_is_refused(config_for, models, tmp_path):
-    config = config_for(**begun_with(models("t5"), tmp_path / "o"))
-    with pytest.raises(ModelError, match="has an encoder, which needs a source"):
-        TransformerTrainer(config).train(Recorder())
-
-
 def test_a_model_that_takes_less_than_the_rows_or_the_sources_is_refused(config_for, models, tmp_path):
     longest = load_model(models("bart")).max_positions
     given = begun_with(models("bart"), tmp_path / "o", samples=50, steps=1)
@@ -221,11 +207,6 @@ def test_a_model_that_takes_less_than_the_rows_or_the_sources_is_refused(config_
     with pytest.raises(ConfigError, match=f"the longest of --sources has {longest + 1} tokens"):
         TransformerTrainer(config_for("t5", **{**given, "sources": sources})).train(Recorder())
     assert [path.name for path in tmp_path.iterdir()] == ["sources.jsonl"]
-
-
-def test_models_that_pad_their_vocabulary_are_compared_on_what_both_have():
-    p, q = same_width(torch.zeros(2, 5), torch.zeros(2, 7))
-    assert p.shape == q.shape == (2, 5)
 
 
 def interrupting(step):
@@ -253,16 +234,6 @@ def test_ctrl_c_leaves_a_checkpoint_and_no_output_and_resuming_ends_the_same(con
     assert resumed.facts["steps"] == 8
 
 
-def test_what_breaks_off_before_the_first_checkpoint_leaves_nothing(config_for, tmp_path, monkeypatch):
-    def stop(*_):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(Distillation, "measure", stop)
-    with pytest.raises(KeyboardInterrupt):
-        TransformerTrainer(config_for(output=tmp_path / "o", samples=50)).train(Recorder())
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_other_settings_than_those_it_was_begun_with(config_for, models, tmp_path):
     changes = {"output": tmp_path / "cut", "steps": 8, "samples": 300}
     with pytest.raises(KeyboardInterrupt):
@@ -277,53 +248,6 @@ def test_other_settings_than_those_it_was_begun_with(config_for, models, tmp_pat
     # Where it runs and how often it is measured is another matter.
     again = config_for(**changes, resume=True, evaluate_every=2, checkpoint_minutes=1.0, device="cpu")
     assert TransformerTrainer(again).train(Recorder()).facts["steps"] == 8
-
-
-def test_an_output_that_is_there_stays_unless_it_may_be_replaced(config_for, tmp_path):
-    changes = {"output": tmp_path / "o", "steps": 1, "samples": 100}
-    TransformerTrainer(config_for(**changes)).train(Recorder())
-    before = (tmp_path / "o" / "model.safetensors").read_bytes()
-    with pytest.raises(ConfigError, match="--overwrite replaces it"):
-        TransformerTrainer(config_for(**changes)).train(Recorder())
-    assert (tmp_path / "o" / "model.safetensors").read_bytes() == before
-    TransformerTrainer(config_for(**changes, overwrite=True, seed=1)).train(Recorder())
-    assert (tmp_path / "o" / "model.safetensors").read_bytes() != before
-
-
-def test_a_result_that_cannot_be_written_can_be_written_later(config_for, tmp_path, monkeypatch):
-    changes = {"output": tmp_path / "o", "steps": 2, "samples": 100}
-
-    def full(*_):
-        raise OSError(28, "No space left on device")
-
-    with monkeypatch.context() as patched:
-        patched.setattr("specdec_drafters.transformer.write_curve", full)
-        with pytest.raises(ConfigError, match="No space left"):
-            TransformerTrainer(config_for(**changes)).train(Recorder())
-    assert [path.name for path in tmp_path.iterdir()] == ["o.training"]
-    progress = Recorder()
-    assert TransformerTrainer(config_for(**changes, resume=True)).train(progress).facts["steps"] == 2
-    assert "training" not in progress.advances
-
-
-@pytest.mark.parametrize("saved_as", ["float32", "bfloat16"])
-def test_weights_are_written_in_the_format_asked_for(config_for, tmp_path, saved_as):
-    config = config_for(output=tmp_path / "o", steps=1, samples=100, saved_as=saved_as)
-    TransformerTrainer(config).train(Recorder())
-    weights = load_file(tmp_path / "o" / "model.safetensors")
-    assert {weight.dtype for weight in weights.values()} == {getattr(torch, saved_as)}
-
-
-def test_without_matplotlib_the_report_says_how_to_get_the_picture(config_for, tmp_path, monkeypatch):
-    import importlib.util
-
-    found = importlib.util.find_spec
-    monkeypatch.setattr(
-        importlib.util, "find_spec", lambda name, *more: None if name == "matplotlib" else found(name, *more)
-    )
-    report = TransformerTrainer(config_for(output=tmp_path / "o", steps=1, samples=100)).train(Recorder())
-    assert report.facts["curve"] == "curve.jsonl (pip install 'specdec-core[report]' draws curve.svg)"
-    assert not (tmp_path / "o" / "curve.svg").exists()
 
 
 def test_with_matplotlib_there_is_a_picture(trained):
@@ -343,10 +267,6 @@ def test_a_new_model_numbers_its_tokens_and_begins_and_ends_as_the_target(target
     assert all(map(torch.equal, new.model.parameters(), again.model.parameters()))
     other = new_model(target, 2, 32, 2, seed=1)
     assert not all(map(torch.equal, new.model.parameters(), other.model.parameters()))
-
-
-def test_the_feed_forward_part_is_as_in_the_builtin_pair():
-    assert (feed_forward(128), feed_forward(256)) == (384, 704)
 
 
 def test_the_matrix_format_can_be_chosen():
@@ -400,9 +320,3 @@ def test_parts_of_a_batch_add_up_to_its_gradient(config_for, targets, materials,
 def test_settings_that_make_no_sense(settings, message):
     with pytest.raises(ValidationError, match=message):
         TransformerTrainerConfig(output="o", **settings)
-
-
-def test_ten_minutes_unless_said_otherwise():
-    assert TransformerTrainerConfig(output="o", samples=1).seconds == 600
-    assert TransformerTrainerConfig(output="o", samples=1, minutes=2).seconds == 120
-    assert TransformerTrainerConfig(output="o", samples=1, steps=2).seconds is None

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
-from pydantic import Field, ValidationInfo, model_validator
+from pydantic import Field, model_validator
 
-from specdec_core.costs import Measurement, read_measurement
-from specdec_core.interface import ConfigError, PluginConfig
+from specdec_core.interface import PluginConfig
 from specdec_core.interface.controllers import MAX_GAMMA
-from specdec_core.interface.files import input_path
 
 Cost = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 """A cost coefficient c (Definition 3.7)."""
@@ -21,29 +17,6 @@ Count = Annotated[int, Field(ge=1, le=MAX_GAMMA, strict=True)]
 
 Decay = Annotated[float, Field(ge=0, lt=1)]
 """The decay of an exponential moving average, per step."""
-
-
-def read_measured(
-    value: Any, info: ValidationInfo, choose: Callable[[Measurement, Path, Mapping[str, Any]], Any]
-) -> Any:
-    """Return what a controller takes from a file of `specdec measure`; what is not a path is returned as it is.
-
-    Args:
-        value: The value of the setting.
-        info: The context of the validation, with the folder of the study, and the settings before this one.
-        choose: Takes the measurement, the file and those settings.
-
-    Raises:
-        ValueError: The file cannot be read, or was not measured with these settings.
-    """
-    if not isinstance(value, (str, Path)):
-        return value
-    folder = (info.context or {}).get("folder", Path())
-    file = Path(value)
-    try:
-        return choose(read_measurement(input_path(file, folder)), file, info.data)
-    except ConfigError as error:
-        raise ValueError(str(error)) from error
 
 
 class AdaptiveGammaConfig(PluginConfig):
