@@ -42,7 +42,7 @@ from specdec_core.sampling.generators import RowGenerators
 from specdec_core.sampling.logits import LogitsToProbs
 from specdec_core.study import run_model
 from specdec_drafters.common.texts import target_documents
-from specdec_drafters.ngram.arpa_writer import write_arpa
+from specdec_drafters.ngram.arpa import write_arpa
 from specdec_drafters.ngram.kneser_ney import fit
 
 FORMS = {"probing": ["probing"], "trie": ["trie"], "trie -q 8 -b 8": ["-q", "8", "-b", "8", "trie"]}

@@ -12,9 +12,15 @@ from transformers import AutoConfig
 from transformers.models.qwen3.modeling_qwen3 import Qwen3DecoderLayer, Qwen3RMSNorm, Qwen3RotaryEmbedding
 
 from specdec_core.interface import ModelError, TargetInfo
-from specdec_drafters.common.draft_heads import check_sizes, check_weights, on_target_device, target_features
+from specdec_drafters.common.draft_heads import (
+    FULL,
+    StateHead,
+    check_sizes,
+    check_weights,
+    on_target_device,
+    target_features,
+)
 from specdec_drafters.common.speculators import SpeculatorConfig, open_checkpoint
-from specdec_drafters.common.state_head import FULL, StateHead
 from specdec_drafters.eagle3.drafter import Eagle3Drafter
 
 ARCHITECTURES = ("qwen3",)

@@ -16,8 +16,7 @@ from specdec_drafters.common.draft_model_loading import load_draft_model
 from specdec_drafters.common.model_drafter import ModelDrafter, ModelDraftSession
 from specdec_drafters.common.parallel_draft import MASK_KEYS, mask_token_of, unused_token
 from specdec_drafters.settings import ParallelConfig, ParallelTrainerConfig
-from specdec_drafters.training.draft_scores import Scores
-from specdec_drafters.training.losses import cross_entropy, tv_share
+from specdec_drafters.training.losses import Scores, cross_entropy, tv_share
 from specdec_drafters.training.mask_layout import (
     MaskLayout,
     draft_scores,
@@ -26,10 +25,9 @@ from specdec_drafters.training.mask_layout import (
     mean_loss,
     spaced,
 )
-from specdec_drafters.training.rows import Rows
-from specdec_drafters.training.run import TrainingRun
-from specdec_drafters.training.sequence_logits import autocast, embeddable, row_logits, same_width
+from specdec_drafters.training.rows import Rows, autocast, embeddable, row_logits, same_width
 from specdec_drafters.training.sources import TrainingData
+from specdec_drafters.training.trainer import TrainingRun
 from specdec_drafters.transformer import Distillation, TransformerTrainer
 
 DEPTH_KEY = "pard_depth"

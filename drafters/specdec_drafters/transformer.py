@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
@@ -15,15 +17,76 @@ from specdec_core.models import LoadedModel, without_progress_bar, wrap_model
 from specdec_drafters.common.draft_model_loading import load_draft_model
 from specdec_drafters.common.model_drafter import ModelDrafter
 from specdec_drafters.settings import TransformerConfig, TransformerTrainerConfig
-from specdec_drafters.training.agreement import Agreement, agreement
-from specdec_drafters.training.curve import write_curve
-from specdec_drafters.training.loop import Objective
-from specdec_drafters.training.losses import cross_entropy, distillation, tv_share
-from specdec_drafters.training.rows import Rows
-from specdec_drafters.training.run import TrainingRun
-from specdec_drafters.training.sequence_logits import autocast, row_logits, same_width
+from specdec_drafters.training.loop import Objective, write_curve
+from specdec_drafters.training.losses import cross_entropy, distillation, overlap, tv_share
+from specdec_drafters.training.rows import Rows, autocast, row_logits, same_width
 from specdec_drafters.training.sources import TrainingData, check_length, check_source_lengths
-from specdec_drafters.training.trainer import TargetDistillation, WeightsTrainer
+from specdec_drafters.training.trainer import TargetDistillation, TrainingRun, WeightsTrainer
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """Means over positions, with standard errors over sequences (the positions of one sequence are dependent).
+
+    Attributes:
+        alpha: The mean of beta = sum_x min(p(x), q(x)): alpha = 1 - E[TV(p, q)].
+        alpha_error: Its standard error.
+        greedy_alpha: The share of positions with the same argmax: alpha in greedy decoding.
+        greedy_alpha_error: Its standard error.
+        positions: Number of positions.
+
+    References:
+        Theorem 3.5 and Corollary 3.6 (arXiv 2211.17192).
+    """
+
+    alpha: float
+    alpha_error: float
+    greedy_alpha: float
+    greedy_alpha_error: float
+    positions: int
+
+    def point(self) -> dict[str, float]:
+        """Return the values for a point of the learning curve; without errors if there was only one sequence."""
+        values = {name: value for name, value in asdict(self).items() if name != "positions"}
+        return {name: value for name, value in values.items() if math.isfinite(value)}
+
+
+def agreement(parts: Iterable[tuple[Tensor, Tensor, Tensor]], temperature: float = 1.0) -> Agreement:
+    """Measure how well two models agree.
+
+    Args:
+        parts: Target's logits `[N, V]`, drafter's logits `[N, V]`, and the number of positions of each sequence,
+            `[R]` int64 with sum N.
+        temperature: Temperature of both.
+
+    Raises:
+        ValueError: The number of positions is 0.
+    """
+    betas, same, counts = [], [], []
+    for p_logits, logits, lengths in parts:
+        rows = torch.arange(len(lengths)).repeat_interleave(lengths.cpu())
+        beta = overlap(p_logits.float(), logits.float(), temperature).double().cpu()
+        equal = (p_logits.argmax(-1) == logits.argmax(-1)).double().cpu()
+        betas.append(torch.zeros(len(lengths), dtype=torch.float64).index_add_(0, rows, beta))
+        same.append(torch.zeros(len(lengths), dtype=torch.float64).index_add_(0, rows, equal))
+        counts.append(lengths.double().cpu())
+    positions = torch.cat(counts) if counts else torch.zeros(0, dtype=torch.float64)
+    if not positions.sum():
+        raise ValueError("no positions to measure")
+    alpha, alpha_error = _ratio(torch.cat(betas), positions)
+    greedy, greedy_error = _ratio(torch.cat(same), positions)
+    return Agreement(alpha, alpha_error, greedy, greedy_error, int(positions.sum()))
+
+
+def _ratio(sums: Tensor, counts: Tensor) -> tuple[float, float]:
+    """Return sum(sums) / sum(counts) and its standard error over independent sequences: `[R]` float64 each."""
+    mean = float(sums.sum() / counts.sum())
+    rows = len(counts)
+    if rows < 2:
+        return mean, float("nan")
+    residuals = sums - mean * counts
+    variance = float((residuals**2).sum()) * rows / (rows - 1)
+    return mean, variance**0.5 / float(counts.sum())
 
 
 class TransformerDrafter(ModelDrafter):

@@ -16,7 +16,7 @@ import tempfile
 from importlib.metadata import version
 from pathlib import Path
 
-from specdec_drafters.ngram.arpa_writer import write_arpa
+from specdec_drafters.ngram.arpa import write_arpa
 from specdec_drafters.ngram.kneser_ney import fit
 from tests.drafters.ngram_models import DATA, sentences_of
 

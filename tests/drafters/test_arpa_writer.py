@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 from specdec_core.interface import ConfigError
-from specdec_drafters.ngram import arpa_writer
-from specdec_drafters.ngram.arpa import read_arpa
-from specdec_drafters.ngram.arpa_writer import write_arpa
+from specdec_drafters.ngram import arpa
+from specdec_drafters.ngram.arpa import read_arpa, write_arpa
 from specdec_drafters.ngram.kneser_ney import fit
 from tests.drafters.ngram_models import (
     LN_10,
@@ -48,7 +47,7 @@ def test_a_file_read_back_is_the_same_bit_for_bit(models, which, tmp_path):
 def test_the_same_model_gives_the_same_bytes_in_order(models, tmp_path, monkeypatch):
     model = models["small", 3]
     write_arpa(tmp_path / "a", model.levels, model.known)
-    monkeypatch.setattr(arpa_writer, "LINES_AT_ONCE", 7)
+    monkeypatch.setattr(arpa, "LINES_AT_ONCE", 7)
     write_arpa(tmp_path / "b", model.levels, model.known)
     assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
     entries = arpa_entries(tmp_path / "a")

@@ -21,9 +21,8 @@ from specdec_core.sampling.generators import RowGenerators
 from specdec_core.sampling.logits import LogitsToProbs
 from specdec_core.verification.distributions import dense
 from specdec_drafters import settings as ngram_config
-from specdec_drafters.ngram import successors
-from specdec_drafters.ngram.arpa import read_arpa
-from specdec_drafters.ngram.arpa_writer import write_arpa
+from specdec_drafters.ngram import kenlm_model
+from specdec_drafters.ngram.arpa import read_arpa, write_arpa
 from specdec_drafters.ngram.drafter import NgramDrafter
 from specdec_drafters.ngram.kenlm_model import WINDOW
 from specdec_drafters.ngram.kneser_ney import fit
@@ -196,7 +195,7 @@ def tables_in(folder):
 def test_the_table_is_found_once_and_read_after_that(model, tmp_path, monkeypatch):
     first = model()
     assert len(tables_in(tmp_path)) == 1
-    monkeypatch.setattr(successors, "find_successors", lambda *_: pytest.fail("found again"))
+    monkeypatch.setattr(kenlm_model, "find_successors", lambda *_: pytest.fail("found again"))
     second = model(candidates=3)
     for array in ("ids", "first"):
         np.testing.assert_array_equal(*(getattr(one.candidates._successors, array) for one in (first, second)))
@@ -224,22 +223,22 @@ def test_a_damaged_table_is_found_again(model, tmp_path, damage):
 
 @pytest.mark.parametrize("most", [20_000, 50_000])
 def test_of_too_many_pairs_those_of_probable_tokens_are_tried(monkeypatch, most):
-    monkeypatch.setattr(successors, "MOST_PAIRS", most)
-    monkeypatch.setattr(successors, "FEWEST_TRIED", 8)
+    monkeypatch.setattr(kenlm_model, "MOST_PAIRS", most)
+    monkeypatch.setattr(kenlm_model, "FEWEST_TRIED", 8)
     probability = 1 / np.arange(1, 1001)
-    tried = successors._tried((probability / probability.sum()).astype(np.float32))
+    tried = kenlm_model._tried((probability / probability.sum()).astype(np.float32))
     assert tried.sum() == pytest.approx(most, rel=0.1)
     assert (np.diff(tried) <= 0).all()
     assert tried[0] == 1000
     assert tried[-1] >= 8
-    assert (successors._tried(np.full(100, 0.01, dtype=np.float32)) == 100).all()
+    assert (kenlm_model._tried(np.full(100, 0.01, dtype=np.float32)) == 100).all()
 
 
 # What followed the last token in the text.
 
 
 def test_what_followed_in_the_text_is_a_candidate_though_the_table_misses_it(model, monkeypatch):
-    monkeypatch.setattr(successors, "MOST_SUCCESSORS", 1)
+    monkeypatch.setattr(kenlm_model, "MOST_SUCCESSORS", 1)
     candidates = model(candidates=2).candidates
     last, seldom = 34, TEXT[40]
     before = candidates.after(candidates.context([last])).ids.tolist()
@@ -259,7 +258,7 @@ def test_what_followed_in_the_text_is_a_candidate_though_the_table_misses_it(mod
 
 def test_far_back_in_a_text_nothing_is_looked_for_wherever_the_draft_began(model, monkeypatch):
     """A draft asked for token by token has the q of one that began earlier, as a replay takes it."""
-    monkeypatch.setattr(successors, "MOST_SUCCESSORS", 0)
+    monkeypatch.setattr(kenlm_model, "MOST_SUCCESSORS", 0)
     candidates = model(candidates=5).candidates
     seldom = next(token for token in TEXT if candidates._ranks[token] > 20)
     for distance, seen in ((WINDOW, (seldom,)), (WINDOW + 1, ())):

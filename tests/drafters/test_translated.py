@@ -220,7 +220,7 @@ def test_without_a_shared_candidate_all_shared_tokens_have_the_same_weight(row):
 @pytest.mark.parametrize("ids", [[], [-1, 2], [2, OTHER_VOCAB], [0, OTHER_VOCAB, 2]])
 @pytest.mark.parametrize("method", ["tli", "slem"])
 def test_candidates_outside_the_drafters_own_vocabulary_are_refused(ids, method):
-    from specdec_drafters.translated.request import SharedTokenRequest
+    from specdec_drafters.translated.drafter import SharedTokenRequest
 
     outer = DraftRecorder(LogitsToProbs(SamplingSettings()), RowGenerators([3]), 1, VOCAB, 2, "cpu")
     outer.start([[2, 3]], (2,))
@@ -235,7 +235,7 @@ def test_candidates_outside_the_drafters_own_vocabulary_are_refused(ids, method)
 
 def test_a_sequence_ends_before_a_token_that_is_not_shared():
     """What follows that token was drafted after it, and would be after another in the target's text."""
-    from specdec_drafters.translated.request import SharedTokenRequest
+    from specdec_drafters.translated.drafter import SharedTokenRequest
 
     outer = DraftRecorder(LogitsToProbs(SamplingSettings()), RowGenerators([3, 4]), 2, VOCAB, 6, "cpu")
     outer.start([[2, 3], [5]], (6, 6))
@@ -250,7 +250,7 @@ def test_a_sequence_ends_before_a_token_that_is_not_shared():
 @pytest.mark.parametrize("who", ["model", "bigram", "few"])
 def test_a_drafter_reads_back_its_own_q(info, drafters, sampling, who):
     """`proposal()` gives q in the drafter's ids, as a drafter around others needs it."""
-    from specdec_drafters.translated.request import SharedTokenRequest
+    from specdec_drafters.translated.drafter import SharedTokenRequest
 
     outer = DraftRecorder(LogitsToProbs(sampling), RowGenerators([3, 4]), 2, VOCAB, 3, "cpu")
     outer.start([[2, 3], [5]], (3, 1))

@@ -12,8 +12,7 @@ from transformers import AutoConfig
 from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaRMSNorm, LlamaRotaryEmbedding
 from transformers.models.qwen3.modeling_qwen3 import Qwen3DecoderLayer, Qwen3RMSNorm, Qwen3RotaryEmbedding
 
-from specdec_drafters.common.draft_heads import DraftVocabularyHead
-from specdec_drafters.common.state_head import StateHead
+from specdec_drafters.common.draft_heads import DraftVocabularyHead, StateHead
 
 CARRIED = 0
 """The number of the head's output state among its hidden states."""

@@ -19,10 +19,8 @@ from specdec_drafters.common.speculators import WEIGHTS, write_checkpoint
 from specdec_drafters.eagle3.checkpoint import config_of, default_layers
 from specdec_drafters.eagle3.model import Eagle3Head, HeadShape
 from specdec_drafters.settings import Eagle3TrainerConfig
-from specdec_drafters.training.curve import write_curve
-from specdec_drafters.training.draft_scores import Scores, depth_scores
-from specdec_drafters.training.loop import Objective
-from specdec_drafters.training.losses import distillation, tv_share
+from specdec_drafters.training.loop import Objective, write_curve
+from specdec_drafters.training.losses import Scores, depth_scores, distillation, tv_share
 from specdec_drafters.training.mask_layout import (
     MaskLayout,
     draft_scores,
@@ -31,11 +29,9 @@ from specdec_drafters.training.mask_layout import (
     mean_loss,
     spaced,
 )
-from specdec_drafters.training.rows import Rows
-from specdec_drafters.training.run import TrainingRun
-from specdec_drafters.training.sequence_logits import autocast
+from specdec_drafters.training.rows import Rows, autocast
 from specdec_drafters.training.sources import TrainingData
-from specdec_drafters.training.trainer import TargetDistillation, WeightsTrainer
+from specdec_drafters.training.trainer import TargetDistillation, TrainingRun, WeightsTrainer
 
 
 @dataclass(frozen=True)

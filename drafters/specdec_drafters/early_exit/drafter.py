@@ -22,9 +22,7 @@ from specdec_drafters.common.model_drafter import ModelDrafter
 from specdec_drafters.common.weights_file import WeightsCard, WeightsFormat
 from specdec_drafters.settings import EarlyExitConfig
 from specdec_drafters.training.losses import overlap
-from specdec_drafters.training.rows import Rows, pad_rows
-from specdec_drafters.training.run import LARGEST_LOGITS
-from specdec_drafters.training.sequence_logits import row_logits
+from specdec_drafters.training.rows import LARGEST_LOGITS, Rows, pad_rows, row_logits
 from specdec_drafters.training.sources import own_samples
 
 MAX_GAMMA = 16

@@ -22,11 +22,15 @@ from specdec_drafters.early_exit.drafter import (
 from specdec_drafters.settings import EarlyExitTrainerConfig
 from specdec_drafters.training.loop import Objective
 from specdec_drafters.training.losses import cross_entropy, distillation, tv_share
-from specdec_drafters.training.rows import Rows
-from specdec_drafters.training.run import TrainingRun
-from specdec_drafters.training.sequence_logits import autocast, row_logits
+from specdec_drafters.training.rows import Rows, autocast, row_logits
 from specdec_drafters.training.sources import TrainingData
-from specdec_drafters.training.trainer import TargetDistillation, WeightsTrainer, text_facts, without_home
+from specdec_drafters.training.trainer import (
+    TargetDistillation,
+    TrainingRun,
+    WeightsTrainer,
+    text_facts,
+    without_home,
+)
 
 LEARNING_RATE = 4e-3
 """Default peak learning rate."""

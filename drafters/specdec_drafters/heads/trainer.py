@@ -14,14 +14,17 @@ from specdec_core.interface import ModelError
 from specdec_core.models import LoadedModel
 from specdec_drafters.heads.drafter import Heads, HeadsCard, HeadsShape, head_logits, write_heads
 from specdec_drafters.settings import HeadsTrainerConfig
-from specdec_drafters.training.draft_scores import Scores, depth_scores
 from specdec_drafters.training.loop import Objective, StepResult
-from specdec_drafters.training.losses import TV_SCALE, tv_share
-from specdec_drafters.training.rows import Rows
-from specdec_drafters.training.run import TrainingRun
-from specdec_drafters.training.sequence_logits import autocast
+from specdec_drafters.training.losses import TV_SCALE, Scores, depth_scores, tv_share
+from specdec_drafters.training.rows import Rows, autocast
 from specdec_drafters.training.sources import TrainingData
-from specdec_drafters.training.trainer import TargetDistillation, WeightsTrainer, text_facts, without_home
+from specdec_drafters.training.trainer import (
+    TargetDistillation,
+    TrainingRun,
+    WeightsTrainer,
+    text_facts,
+    without_home,
+)
 
 _LOGITS_AT_ONCE = 1 << 20
 """The most logits of one head computed at a time; enough for efficient matrix products."""

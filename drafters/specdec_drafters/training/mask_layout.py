@@ -7,8 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from specdec_drafters.training.draft_scores import Scores, depth_scores
-from specdec_drafters.training.losses import distillation
+from specdec_drafters.training.losses import Scores, depth_scores, distillation
 from specdec_drafters.training.rows import Rows
 
 

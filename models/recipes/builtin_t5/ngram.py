@@ -24,7 +24,7 @@ import numpy as np
 from recipes.builtin_pair.architectures import BUILTIN
 from recipes.builtin_t5.batches import Encoded, open_split
 from recipes.builtin_t5.vocabulary import PAD_ID, VOCABULARY_SIZE, WORK
-from specdec_drafters.ngram.arpa_writer import write_arpa
+from specdec_drafters.ngram.arpa import write_arpa
 from specdec_drafters.ngram.backoff_tables import Level
 from specdec_drafters.ngram.kneser_ney import KneserNeyModel, fit
 

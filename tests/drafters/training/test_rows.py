@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from specdec_drafters.training.agreement import agreement
 from specdec_drafters.training.rows import Batches, pad_rows
 from specdec_drafters.training.sources import text_rows
+from specdec_drafters.transformer import agreement
 
 
 def test_windows_predict_every_token_once():

@@ -16,9 +16,8 @@ from specdec_core.interface import ConfigError
 from specdec_core.interface.settings import GenerationSettings, SamplingSettings
 from specdec_core.models import load_model
 from specdec_drafters.training import sources as module
-from specdec_drafters.training.pairs import read_pairs
 from specdec_drafters.training.rows import pad_rows
-from specdec_drafters.training.sources import gather, own_samples
+from specdec_drafters.training.sources import gather, own_samples, read_pairs
 from tests.tiny import tiny_model
 
 

@@ -12,9 +12,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from specdec_core.interface import ConfigError
 from specdec_core.interface.errors import NumericsError
-from specdec_drafters.training.checkpoints import TrainingFolder
-from specdec_drafters.training.loop import Objective, StepResult, train
-from specdec_drafters.training.optimizers import learning_rate_share
+from specdec_drafters.training.loop import Objective, StepResult, TrainingFolder, learning_rate_share, train
 from tests.drafters.training.support import Recorder
 
 SETTINGS = {"width": 3, "path": None}

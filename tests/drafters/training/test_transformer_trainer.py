@@ -16,18 +16,11 @@ from specdec_core.interface.controllers import FixedGamma, FixedGammaConfig
 from specdec_core.interface.settings import GenerationSettings
 from specdec_core.models import load_model
 from specdec_drafters.settings import TransformerConfig, TransformerTrainerConfig
-from specdec_drafters.training.checkpoints import TrainingFolder
-from specdec_drafters.training.loop import train
+from specdec_drafters.training.loop import TrainingFolder, train
 from specdec_drafters.training.losses import TV_SCALE, overlap
-from specdec_drafters.training.rows import Batches, pad_rows
-from specdec_drafters.training.sequence_logits import autocast_dtype, row_logits
+from specdec_drafters.training.rows import Batches, autocast_dtype, pad_rows, row_logits
 from specdec_drafters.training.sources import TrainingData
-from specdec_drafters.transformer import (
-    Distillation,
-    TransformerDrafter,
-    TransformerTrainer,
-    new_model,
-)
+from specdec_drafters.transformer import Distillation, TransformerDrafter, TransformerTrainer, new_model
 from tests.drafters.training.support import Recorder
 
 
