@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import json
 import math
-import os
 import shutil
 import signal
 import threading
@@ -18,7 +17,7 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.optim import Optimizer
 
@@ -173,7 +172,6 @@ def restore(optimizers: Sequence[Optimizer], tensors: Mapping[str, Tensor], numb
         optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
 
 
-_FORMAT = "specdec training 2"
 _ROW_PARTS = ("tokens", "mask", "sources", "source_mask")
 
 
@@ -208,7 +206,6 @@ class TrainingFolder:
         self.path = output.with_name(f"{output.name}.training")
         self._settings = json.loads(json.dumps(dict(settings)))
         self._checkpoint = self.path / "checkpoint.safetensors"
-        self._previous = self.path / "checkpoint.previous.safetensors"
         self._rows = self.path / "rows.safetensors"
         self.curve = self.path / "curve.jsonl"
 
@@ -220,13 +217,13 @@ class TrainingFolder:
                 `overwrite` is set.
         """
         if resume:
-            if not self._there():
+            if not self._checkpoint.is_file():
                 raise ConfigError(
                     f"{self.path} has no checkpoint to resume from; check --output, or start without --resume."
                 )
-            self._read_header(self._latest())
+            self._header()
             return
-        if self._there() and not overwrite:
+        if self._checkpoint.is_file() and not overwrite:
             raise ConfigError(
                 f"{self.path} holds an unfinished training run; --resume continues it, --overwrite starts over."
             )
@@ -234,25 +231,22 @@ class TrainingFolder:
 
     def tidy(self) -> None:
         """Delete the folder if it has no checkpoint."""
-        if not self._there():
+        if not self._checkpoint.is_file():
             self.remove()
-
-    def _there(self) -> bool:
-        return self._checkpoint.is_file() or self._previous.is_file()
 
     def remove(self) -> None:
         """Delete the folder and everything that belongs to the run."""
-        for path in (self._checkpoint, self._previous, self._rows, self.curve):
+        for path in (self._checkpoint, self._rows, self.curve):
             path.unlink(missing_ok=True)
         for left in self.path.glob(".*.part"):  # left by a killed process
             shutil.rmtree(left, ignore_errors=True)
         if self.path.is_dir() and not any(self.path.iterdir()):
-            shutil.rmtree(self.path)
+            self.path.rmdir()
 
     def save(
         self, parameters: Mapping[str, Tensor], optimizers: Sequence[Optimizer], state: TrainingState
     ) -> None:
-        """Write a checkpoint atomically and keep the previous one.
+        """Write a checkpoint atomically.
 
         Raises:
             ConfigError: The file cannot be written.
@@ -264,11 +258,9 @@ class TrainingFolder:
         device = _device(parameters)
         if device.type == "cuda":
             tensors["random.cuda"] = torch.cuda.get_rng_state(device)
-        header = {"state": asdict(state), "numbers": numbers}
+        header = json.dumps({"settings": self._settings, "state": asdict(state), "numbers": numbers})
         with writing_file(self._checkpoint) as path:
-            self._write(path, tensors, header)
-            if self._checkpoint.is_file():
-                self._checkpoint.replace(self._previous)
+            save_file(_on_cpu(tensors), path, metadata={"training": header})
 
     def load(self, parameters: Mapping[str, Tensor], optimizers: Sequence[Optimizer]) -> TrainingState:
         """Load the last checkpoint, in place.
@@ -276,36 +268,30 @@ class TrainingFolder:
         Raises:
             ConfigError: It is truncated, or has other settings or weights; the message says what to do.
         """
-        path = self._latest()
-        header = self._read_header(path)
-        tensors = _read(path, self._advice(path))
-        damaged = f"checkpoint {path} is damaged: "
+        header = self._header()
+        tensors = _read(self._checkpoint)
         saved = {name.removeprefix("weight."): t for name, t in tensors.items() if name.startswith("weight.")}
+        states = {
+            name.removeprefix("optimizer."): t for name, t in tensors.items() if name.startswith("optimizer.")
+        }
         shapes = {name: weight.shape for name, weight in parameters.items()}
         if {name: weight.shape for name, weight in saved.items()} != shapes:
-            raise ConfigError(f"checkpoint {path} has other weights than this run. {_ANEW}")
-        wild = [name for name, weight in saved.items() if not torch.isfinite(weight).all()]
-        if wild:
-            raise ConfigError(f"{damaged}the weight {wild[0]} is not finite. {self._advice(path)}")
+            raise ConfigError(f"checkpoint {self._checkpoint} has other weights than this run. {_ANEW}")
         with torch.no_grad():
             for name, weight in parameters.items():
                 weight.copy_(saved[name])
-        prefix = "optimizer."
-        states = {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}
         try:
             restore(optimizers, states, header["numbers"])
         except (ValueError, KeyError) as error:
             raise ConfigError(
-                f"checkpoint {path} has another optimizer state (another torch version?): {error}. {_ANEW}"
+                f"checkpoint {self._checkpoint} has another optimizer state (another torch version?): {error}. "
+                f"{_ANEW}"
             ) from error
-        try:
-            torch.set_rng_state(tensors["random.cpu"])
-            device = _device(parameters)
-            if "random.cuda" in tensors and device.type == "cuda":
-                torch.cuda.set_rng_state(tensors["random.cuda"], device)
-            return TrainingState(**header["state"])
-        except (KeyError, TypeError, RuntimeError) as error:
-            raise ConfigError(f"{damaged}{error}. {self._advice(path)}") from error
+        torch.set_rng_state(tensors["random.cpu"])
+        device = _device(parameters)
+        if "random.cuda" in tensors and device.type == "cuda":
+            torch.cuda.set_rng_state(tensors["random.cuda"], device)
+        return TrainingState(**header["state"])
 
     def save_rows(self, data: TrainingData) -> None:
         """Save the training data: sampling from the target takes time, and a text file may change."""
@@ -315,7 +301,7 @@ class TrainingFolder:
             parts = ((part, getattr(rows, part)) for part in _ROW_PARTS)
             tensors |= {f"{name}.{part}": tensor for part, tensor in parts if tensor is not None}
         with writing_file(self._rows) as path:
-            self._write(path, tensors, {})
+            save_file(_on_cpu(tensors), path)
 
     def load_rows(self) -> TrainingData:
         """Return the saved training data.
@@ -323,74 +309,45 @@ class TrainingFolder:
         Raises:
             ConfigError: It is missing or truncated.
         """
-        if not self._rows.is_file():
-            raise ConfigError(f"{self._rows}, which holds the training data, is missing. {_ANEW}")
-        tensors = _read(self._rows, _ANEW)
+        tensors = _read(self._rows)
         names = sorted({name.rsplit(".", 1)[0] for name in tensors} - {"held"})
         return TrainingData(tuple(_rows(tensors, name) for name in names), _rows(tensors, "held"))
 
-    def _write(self, path: Path, tensors: Mapping[str, Tensor], header: Mapping[str, Any]) -> None:
-        plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-        text = json.dumps({"settings": self._settings, "tensors": sorted(plain), **header})
-        save_file(plain, path, metadata={"format": _FORMAT, "training": text})
-        with path.open("rb") as file:
-            os.fsync(file.fileno())
-
-    def _latest(self) -> Path:
-        return self._checkpoint if self._checkpoint.is_file() else self._previous
-
-    def _read_header(self, path: Path) -> dict[str, Any]:
+    def _header(self) -> dict[str, Any]:
+        """Return the header of the checkpoint, whose settings must be those of this run."""
+        path = self._checkpoint
         try:
             with safe_open(path, framework="pt") as file:
-                header = file.metadata() or {}
-        except (SafetensorError, OSError) as error:
-            raise ConfigError(
-                f"checkpoint {path} is truncated or damaged ({error}). {self._advice(path)}"
-            ) from error
-        if header.get("format") != _FORMAT:
-            raise ConfigError(f"{path} is not a checkpoint of this version of specdec. {_ANEW}")
-        try:
-            read: dict[str, Any] = json.loads(header["training"])
-            saved = dict(read["settings"])
-        except (KeyError, TypeError, ValueError) as error:
-            raise ConfigError(f"checkpoint {path} is damaged: {error}. {self._advice(path)}") from error
-        self._compare(path, saved)
-        return read
-
-    def _compare(self, path: Path, saved: Mapping[str, Any]) -> None:
+                header: dict[str, Any] = json.loads(file.metadata()["training"])
+        except (SafetensorError, OSError, KeyError, TypeError) as error:
+            raise ConfigError(f"{path} is truncated or no checkpoint ({error}). {_ANEW}") from error
+        saved = header["settings"]
         names = sorted(saved.keys() | self._settings.keys())
         other = [name for name in names if saved.get(name) != self._settings.get(name)]
         if other:
             shown = "; ".join(
-                f"{_option(name)} was {_value(saved.get(name))}, is {_value(self._settings.get(name))}"
-                for name in other[:4]
+                f"--{name.replace('_', '-')} was {saved.get(name)}, is {self._settings.get(name)}"
+                for name in other
             )
             raise ConfigError(
                 f"checkpoint {path} has other settings: {shown}. Use the original settings, or start over with "
                 "--overwrite and without --resume."
             )
-
-    def _advice(self, path: Path) -> str:
-        if path == self._checkpoint and self._previous.is_file():
-            return f"Delete it: --resume then continues from the previous one, {self._previous.name}."
-        return _ANEW
+        return header
 
 
 _ANEW = "Start over with --overwrite and without --resume."
 
 
-def _read(path: Path, advice: str) -> dict[str, Tensor]:
-    """Return the tensors of a file, all of which its header lists."""
+def _on_cpu(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+
+
+def _read(path: Path) -> dict[str, Tensor]:
     try:
-        with safe_open(path, framework="pt") as file:
-            listed = json.loads((file.metadata() or {})["training"])["tensors"]
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except (SafetensorError, OSError, KeyError, TypeError, ValueError) as error:
-        raise ConfigError(f"{path} is truncated or damaged ({error}). {advice}") from error
-    if sorted(tensors) != listed:
-        other = sorted(tensors.keys() ^ set(listed))
-        raise ConfigError(f"{path} is damaged: {other[0]} is missing or was added. {advice}")
-    return tensors
+        return load_file(path)
+    except (SafetensorError, OSError) as error:
+        raise ConfigError(f"{path} is missing or truncated ({error}). {_ANEW}") from error
 
 
 def _device(parameters: Mapping[str, Tensor]) -> torch.device:
@@ -402,20 +359,6 @@ def _rows(tensors: Mapping[str, Tensor], name: str) -> Rows:
     assert tokens is not None
     assert mask is not None
     return Rows(tokens, mask, sources, source_mask)
-
-
-def _option(name: str) -> str:
-    """Return a setting as the user types it: `--learning-rate` for `learning_rate`."""
-    return f"--{name.replace('_', '-')}"
-
-
-def _value(given: Any) -> str:
-    """Return the value of an option in words."""
-    if given is None:
-        return "not given"
-    if isinstance(given, bool):
-        return "on" if given else "off"
-    return str(given)
 
 
 MAX_GRADIENT_NORM = 1.0
