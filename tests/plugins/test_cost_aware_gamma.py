@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from dataclasses import replace
 from functools import cache
@@ -323,34 +322,6 @@ def report(step, asked, drafted, accepted, seconds) -> StepReport:
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("absurd", [0.0, -1.0, math.nan, math.inf, 1e300, 1e-300])
-def test_times_that_cannot_be(absurd):
-    """Every third step has one; choices stay legal, and good times are learnt from all the same."""
-    machine, text = MACHINES["jumps"], DRAFTERS["alpha 0.8"].text(0)
-    session = controller().open(BatchInfo(1, 8, (5000,), greedy=False))
-    asked = []
-    for step in range(1000):
-        gamma = session.plan()[0]
-        assert gamma in range(9)
-        asked.append(gamma)
-        drafted, accepted = text.draft(gamma)
-        session.observe(
-            report(step, [gamma], [drafted], [accepted], machine.mean(drafted) if step % 3 else absurd)
-        )
-    if not 0 < absurd < 1e-9:  # such a step overrules the others of its length, until they are measured again
-        assert sum(map(bool, asked[200:])) > 700
-
-
-def test_a_drafter_that_fails_is_no_reason_to_fail():
-    """It is dropped then, and nobody asks for a gamma any more."""
-    session = controller().open(BatchInfo(1, 8, (500,), greedy=False))
-    for step in range(100):
-        if step < 20:
-            session.plan()
-        session.observe(report(step, [0], [0], [0], 0.05))
-    assert session.plan()[0] in range(9)
-
-
 def test_given_seconds_leave_the_clock_out():
     given = [JUMPS[k] + 0.1 * PLAIN * k for k in range(9)]
     quiet, noisy = MACHINES["jumps"], replace(MACHINES["jumps"], noise=0.4, outliers=0.3)
@@ -361,36 +332,6 @@ def test_given_seconds_leave_the_clock_out():
     assert choices[0] == choices[1]
     # 1.8 tokens in 0.0545 s, 2.44 in 0.065 s, 2.95 in 0.0935 s.
     assert Counter(choices[0][100:]).most_common(1)[0][0] == 2
-
-
-@pytest.mark.parametrize("max_gamma", [1, 3, 16])
-def test_it_never_asks_for_more_than_it_said(max_gamma):
-    made = controller(max_gamma=max_gamma)
-    assert made.max_gamma == max_gamma
-    asked = asked_by(Simulation(DRAFTERS["alpha 0.95"], MACHINES["flat"]), made, 1000)
-    assert max(asked) == max_gamma
-
-
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"max_gamma": 0},
-        {"max_gamma": 65},
-        {"max_gamma": 2.5},
-        {"decay_steps": 9},
-        {"decay_steps": math.inf},
-        {"exploration": -0.1},
-        {"exploration": 0.6},
-        {"seconds": [1.0, 1.1]},
-        {"max_gamma": 2, "seconds": [1, 1, 0]},
-        {"max_gamma": 1, "seconds": [1, math.nan]},
-        {"gamma": 3},
-    ],
-    ids=str,
-)
-def test_settings_that_are_refused(settings):
-    with pytest.raises(ValidationError):
-        CostAwareGammaConfig(**settings)
 
 
 def test_seconds_that_do_not_fit_say_what_would():

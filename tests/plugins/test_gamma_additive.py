@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from pydantic import ValidationError
 
 from specdec_plugins.gamma.additive import AdditiveGamma, AdditiveGammaConfig
 from tests.plugins.gamma_simulation import batch_info, decode, report
@@ -32,13 +31,6 @@ def test_it_stays_within_its_bounds():
         assert list(session.plan()) == [gamma]
 
 
-def test_a_row_moves_by_itself():
-    session = opened(rows=3)
-    session.observe(report((5, 5, 5), (5, 4, 0)))
-    session.observe(report((7, 4, 4), (7, 4, 0)))
-    assert list(session.plan()) == [9, 6, 3]
-
-
 @pytest.mark.parametrize(
     ("drafted", "accepted", "ended"),
     [(0, 0, False), (3, 3, False), (0, 0, True)],
@@ -61,28 +53,3 @@ def test_it_settles_where_rejections_balance_what_is_accepted():
     # Up by 2 as often as down by 1: where alpha^gamma is a third, so at 10.4 and at 0.7.
     assert 8 < sum(good) / len(good) < 13
     assert 1 <= sum(bad) / len(bad) < 2
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"min_gamma": 6, "max_gamma": 4}, r"min_gamma \(6\) must not exceed max_gamma \(4\)"),
-        (
-            {"initial_gamma": 9, "max_gamma": 8},
-            r"initial_gamma \(9\) must lie between min_gamma \(1\) and max_gamma \(8\)",
-        ),
-        ({"initial_gamma": 1, "min_gamma": 2}, r"initial_gamma \(1\) must lie between min_gamma \(2\)"),
-        ({"min_gamma": 0}, "greater than or equal to 1"),
-        ({"increase": 0}, "greater than or equal to 1"),
-        ({"decrease": -1}, "greater than or equal to 1"),
-        ({"increase": 1.5}, "valid integer"),
-        ({"max_gamma": True}, "valid integer"),
-    ],
-)
-def test_settings_that_are_refused(settings, message):
-    with pytest.raises(ValidationError, match=message):
-        AdditiveGammaConfig(**settings)
-
-
-def test_max_gamma_is_its_bound():
-    assert AdditiveGamma(AdditiveGammaConfig(max_gamma=9)).max_gamma == 9

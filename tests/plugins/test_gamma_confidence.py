@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 
 import pytest
-from pydantic import ValidationError
 
 from specdec_core.decoding import Decoder
 from specdec_core.interface.settings import GenerationSettings, SamplingSettings
@@ -154,28 +153,6 @@ def test_rows_that_drafted_nothing_are_told_as_such(device, draft_sampling):
     assert all(0 < q <= 1 for q in (*first, second[1], third[1]))
     assert math.isnan(second[0])
     assert math.isnan(third[0])
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"threshold": -0.1}, "greater than or equal to 0"),
-        ({"threshold": 1.1}, "less than or equal to 1"),
-        ({"threshold": math.nan}, "(greater|less)"),
-        ({"max_gamma": 0}, "greater than or equal to 1"),
-        ({"c": 0.1}, "'c' only applies to a learned threshold; add 'learn: true' or remove it"),
-        ({"decay": 0.5}, "'decay' only applies to a learned threshold"),
-        ({"learn": True, "c": math.nan}, "finite number"),
-        ({"learn": True, "decay": 1}, "less than 1"),
-    ],
-)
-def test_settings_that_are_refused(settings, message):
-    with pytest.raises(ValidationError, match=message):
-        ConfidenceGammaConfig(**settings)
-
-
-def test_max_gamma_is_its_bound():
-    assert ConfidenceGamma(ConfidenceGammaConfig(max_gamma=9)).max_gamma == 9
 
 
 def test_in_a_chain_a_row_learns_from_its_own_drafts_only(device):

@@ -79,11 +79,6 @@ def test_a_verification_that_is_not_flat_shortens_drafts():
     assert gamma_of(alpha=0.8, c=0.05, verify_cost=[1, 2]) == 0  # which goes on as it began
 
 
-def test_most_bounds_it():
-    assert gamma_of(alpha=0.99, c=0.001) == 16
-    assert gamma_of(alpha=0.99, c=0.001, max_gamma=5) == 5
-
-
 def test_a_measurement_is_read(write):
     path = write(drafter("ngram"))
     # 1.9 / 1.2, 2.62 / 1.4, 2.692 / 1.6 ... tokens a second.
@@ -165,25 +160,6 @@ def test_a_choice_that_is_not_there_is_named_with_its_location(write, more, prob
         load_study(folder / "study.yaml")
     assert problem in str(caught.value)
     assert "study.yaml:5:38: runs[0].gamma.measured: " in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("text", "problem"),
-    [(None, "the file does not exist"), ("{}", "is not a measurement"), ("\x00", "is not a measurement")],
-)
-def test_a_file_that_is_no_measurement_is_named_with_its_location(tmp_path, text, problem):
-    if text is not None:
-        (tmp_path / "measured.json").write_text(text)
-    (tmp_path / "study.yaml").write_text(STUDY % "")
-    with pytest.raises(ConfigError) as caught:
-        load_study(tmp_path / "study.yaml")
-    assert problem in str(caught.value)
-    assert "study.yaml:5:38: " in str(caught.value)
-
-
-def test_times_of_nothing_are_refused(write):
-    with pytest.raises(ValidationError, match="greater than 0"):
-        OptimalGammaConfig(measured=write(drafter("odd", step=(1.0, 0.0))))
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,6 @@ import itertools
 import math
 
 import pytest
-from pydantic import ValidationError
 
 from specdec_core.theory.speed import optimal_gamma, walltime_improvement
 from specdec_plugins.gamma.running_average import RunningAverageGamma, RunningAverageGammaConfig, improvement_slope
@@ -101,15 +100,6 @@ def test_where_nothing_was_judged_nothing_changes(ended):
         assert list(session.plan()) == list(other.plan())
 
 
-def test_a_row_moves_by_itself():
-    together, alone = opened(rows=3), opened()
-    for accepted in (3, 0, 5, 4, 1, 5):
-        together.observe(report((5, 5, 0), (accepted, 0, 0)))
-        alone.observe(report((5,), (accepted,)))
-        assert together.plan()[0] == alone.plan()[0]
-    assert together.plan()[1:] == [3, 5]  # six rejections, and nothing judged
-
-
 def test_c_is_measured_from_the_reports():
     measured, given = opened(c=None), opened(c=0.2)
     for step in range(1, 200):
@@ -128,27 +118,3 @@ def test_the_first_step_is_no_part_of_c():
     for session in (one, other):
         session.observe(report((5,), (1,), step=1))
     assert list(one.plan()) == list(other.plan()) == [4]
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"min_gamma": 6, "max_gamma": 4}, r"min_gamma \(6\) must not exceed max_gamma \(4\)"),
-        ({"initial_gamma": 20}, r"initial_gamma \(20\) must lie between min_gamma \(1\) and max_gamma \(16\)"),
-        ({"min_gamma": 0}, "greater than or equal to 1"),
-        ({"c": -0.1}, "greater than or equal to 0"),
-        ({"c": math.nan}, "finite number"),
-        ({"c": math.inf}, "finite number"),
-        ({"step_size": 0}, "greater than 0"),
-        ({"step_size": math.nan}, "finite number"),
-        ({"decay": 1}, "less than 1"),
-        ({"decay": math.nan}, "(greater|less)"),
-    ],
-)
-def test_settings_that_are_refused(settings, message):
-    with pytest.raises(ValidationError, match=message):
-        RunningAverageGammaConfig(**settings)
-
-
-def test_max_gamma_is_its_bound():
-    assert RunningAverageGamma(RunningAverageGammaConfig(max_gamma=9)).max_gamma == 9

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import pytest
 from pydantic import ValidationError
-from typer.testing import CliRunner
 
 from specdec_core import Decoder, TraceObserver
-from specdec_core.cli.main import app
 from specdec_core.interface import BatchInfo, BestFirstTree, TokenTree
 from specdec_core.interface.errors import PluginWarning
 from specdec_core.models import wrap_model
@@ -85,15 +83,3 @@ def test_a_tree_does_not_shrink_towards_the_end_of_a_text():
         room = 12 - done - 1
         assert report.outcome.drafted[0] == {0: 0, 1: 3}.get(room, 9)
         done += len(report.outcome.committed[0])
-
-
-def test_a_study_says_that_lines_were_drafted(tmp_path):
-    study = tmp_path / "study.yaml"
-    study.write_text(
-        "target: builtin:target\nprompts: [a]\nrepeats: 1\ngeneration: {max_new_tokens: 4}\n"
-        "runs: [{name: any, drafter: random, gamma: {name: tree, widths: [2, 2]}}]\n",
-        encoding="utf-8",
-    )
-    result = CliRunner().invoke(app, ["compare", str(study)])
-    assert result.exit_code == 0
-    assert "any: a tree was asked for, but RandomDrafter drafts lines only" in " ".join(result.output.split())

@@ -54,23 +54,6 @@ def test_which_settings_are_lossless(config, lossless):
     assert config.lossless_for(greedy=False) is (lossless or isinstance(config, GreedyLenienceConfig))
 
 
-@pytest.mark.parametrize("lenience", [0, -0.1, 1.01, float("nan"), None, "0.5x"])
-def test_no_controller_takes_a_lenience_that_is_none(lenience):
-    for make in (
-        lambda: GreedyLenienceConfig(lenience=lenience),
-        lambda: ScheduleLenienceConfig(points=((0, 1.0), (3, lenience))),
-        lambda: BudgetedLenienceConfig(max_deviation=1, min_lenience=lenience),
-    ):
-        with pytest.raises(ValidationError):
-            make()
-
-
-@pytest.mark.parametrize("deviation", [-1, -1e-9, float("nan"), float("inf"), None])
-def test_budgets_that_are_refused(deviation):
-    with pytest.raises(ValidationError):
-        BudgetedLenienceConfig(max_deviation=deviation)
-
-
 def test_argmax_is_lenient_where_decoding_is_argmax_only():
     controller = GreedyLenience(GreedyLenienceConfig(lenience=0.3))
     for greedy, said in ((True, 0.3), (False, 1.0)):
@@ -78,14 +61,6 @@ def test_argmax_is_lenient_where_decoding_is_argmax_only():
         assert list(session.lenience()) == [said, said]
         session.observe(report((2, 0.5), (0, 0.0)))
         assert list(session.lenience()) == [said, said]
-
-
-@pytest.mark.parametrize(
-    "points", [(), ((3, 0.5), (3, 0.4)), ((3, 0.5), (2, 0.4)), ((-1, 0.5),), ((0.5, 0.5),), ((0,),), 0.5]
-)
-def test_schedules_that_are_refused(points):
-    with pytest.raises(ValidationError):
-        ScheduleLenienceConfig(points=points)
 
 
 def test_a_schedule_that_descends_says_where():
@@ -112,12 +87,6 @@ def test_each_position_of_a_draft_is_judged_by_its_position_in_its_row():
         session.observe(report((3, 0.0), (1, 0.0)))
     # The last number holds for all positions behind it.
     assert session.lenience() == [pytest.approx([0.5]), pytest.approx([0.5])]
-
-
-def test_a_schedule_over_a_million_tokens_costs_no_more_than_the_text():
-    config = ScheduleLenienceConfig(points=((0, 1.0), (10**12, 0.5)))
-    session = ScheduleLenience(config).open(batch(20, gamma=3))
-    assert session.lenience() == [pytest.approx([1.0, 1.0, 1.0])]
 
 
 def budgeted(deviation, *room, gamma=4, greedy=False, **more):
@@ -195,23 +164,6 @@ def test_the_worst_p_and_q_stay_within_the_budget(deviation, gamma, greedy, leas
         assert left >= 0
         session.observe(report((gamma, worst), drafted=gamma))
     assert left == pytest.approx(deviation % 1 if greedy else 0, abs=0.1)
-
-
-def test_settings_at_the_edge_of_what_is_allowed():
-    (said,) = budgeted(1e308, 10**6, gamma=4000, min_lenience=1e-300).lenience()
-    assert set(said[:-1]) == {1e-300}
-    (said,) = budgeted(2.5, 1, gamma=4000, min_lenience=1e-300).lenience()
-    assert limit(said, 4000, greedy=False) <= 2.5
-    assert budgeted(1e308, greedy=True, min_lenience=1e-300).lenience() == [[1e-300] * 4 + [1.0]]
-
-
-def test_asking_twice_changes_nothing():
-    # As the core does where the draft itself turns out wrong.
-    session, other = budgeted(3), budgeted(3)
-    assert session.lenience() == session.lenience() == other.lenience()
-    for one in (session, other):
-        one.observe(report((2, 0.1)))
-    assert session.lenience() == other.lenience()
 
 
 def test_steps_without_a_draft_are_no_chances():

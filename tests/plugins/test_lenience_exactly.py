@@ -168,49 +168,6 @@ def test_no_text_whatsoever_spends_more_than_the_budget(target, budget, greedy):
         assert (texts.most > 0) == affordable
 
 
-@pytest.mark.parametrize("sampling", [SAMPLED, GREEDY], ids=["sampled", "greedy"])
-@pytest.mark.parametrize("name", CONTROLLERS)
-def test_a_row_is_decoded_as_if_it_were_alone(target, name, sampling):
-    prompts, seeds = [[2, 3, 5, 2, 3], [4], [5, 5, 2]], [5, 6, 7]
-    settings = GenerationSettings(max_new_tokens=24, ignore_eos=True)
-    decoder = Decoder(
-        target,
-        TableDrafter(VOCAB),
-        gamma=Gamma(3),
-        lenience=CONTROLLERS[name],
-        sampling=sampling,
-        draft_sampling=SAMPLED,
-    )
-    together = decoder.generate(prompts, settings, seeds=seeds)
-    alone = [
-        decoder.generate([prompt], settings, seeds=[seed]) for prompt, seed in zip(prompts, seeds, strict=True)
-    ]
-    assert [row.tokens for row in together.sequences] == [one.sequences[0].tokens for one in alone]
-    assert together.metrics.deviation == pytest.approx(sum(one.metrics.deviation for one in alone), abs=1e-5)
-
-
-class Breaks(TableDrafter):
-    """Raises after some drafts."""
-
-    calls = 0
-
-    def logits(self, prefix):
-        self.calls += 1
-        if self.calls > 20:
-            raise RuntimeError("no more")
-        return super().logits(prefix)
-
-
-@pytest.mark.parametrize("name", CONTROLLERS)
-@pytest.mark.filterwarnings("ignore::specdec_core.PluginWarning")
-def test_a_drafter_that_fails_leaves_lenience_with_nothing_to_judge(target, name):
-    decoder = Decoder(target, Breaks(VOCAB), gamma=Gamma(3, 1), lenience=CONTROLLERS[name])
-    settings = GenerationSettings(max_new_tokens=24, ignore_eos=True)
-    result = decoder.generate([list(PROMPT), [4, 2]], settings)
-    assert [failure.plugin for failure in result.failures] == ["Breaks"]
-    assert [len(row.tokens) for row in result.sequences] == [24, 24]
-
-
 def test_an_end_inside_a_draft_is_part_of_what_was_worked_out(enumerated):
     distribution = enumerated("budgeted", greedy=False).distribution
     assert sum(weight for text, weight in distribution.texts.items() if text[-1] == EOS) > 0.05

@@ -7,11 +7,9 @@ import subprocess
 import sys
 
 import pytest
-from typer.testing import CliRunner
 
 import specdec_drafters.plugin
 import specdec_plugins.plugin
-from specdec_core.cli.main import app
 from specdec_core.interface import AcceptanceRule, Drafter, GammaController, LenienceController, Trainer
 from specdec_core.registry import HOOKS_BY_KIND
 from specdec_core.study import load_study
@@ -41,42 +39,6 @@ def test_factory_and_config_belong_together(spec):
     assert all(field.description for field in spec.config.model_fields.values())
 
 
-def test_names():
-    names = {kind: sorted(spec.name for spec in SPECS if spec.kind == kind) for kind in BASES}
-    assert names == {
-        "drafter": [
-            "chain",
-            "datastore",
-            "dflash",
-            "eagle3",
-            "early-exit",
-            "heads",
-            "hierarchical",
-            "mtp",
-            "ngram",
-            "parallel",
-            "prompt-copy",
-            "quantized",
-            "random",
-            "suffix",
-            "transformer",
-            "translated",
-        ],
-        "gamma": [
-            "additive",
-            "confidence",
-            "cost-aware",
-            "fixed",
-            "optimal",
-            "running-average",
-            "tree",
-        ],
-        "lenience": ["budgeted", "constant", "greedy", "schedule"],
-        "rule": ["block", "exact-match", "rejection", "token", "top-k", "typical"],
-        "trainer": ["eagle3", "early-exit", "heads", "ngram", "parallel", "transformer"],
-    }
-
-
 def test_trainers_are_called_as_what_they_train():
     names = {kind: {spec.name for spec in SPECS if spec.kind == kind} for kind in BASES}
     assert names["trainer"] <= names["drafter"]
@@ -98,13 +60,6 @@ def test_an_alias_means_the_plugin_and_its_name_is_shown(tmp_path):
     short, full, nested = load_study(path).runs[1:]
     assert (short.name, full.name) == ("prompt-copy-2", "prompt-copy-4")
     assert short.drafter.name == full.drafter.name == nested.drafter.drafters[0].name == "prompt-copy"
-
-
-def test_an_alias_on_the_command_line():
-    arguments = ["generate", "a b a b", "--model", "builtin:target", "--max-new-tokens", "4", "--drafter"]
-    assert CliRunner().invoke(app, [*arguments, "prompt-lookup"]).exit_code == 0
-    refused = CliRunner().invoke(app, [*arguments, "prompt-lokup"])
-    assert "unknown drafter 'prompt-lokup'. Did you mean 'prompt-lookup'" in refused.output
 
 
 def test_announcing_imports_neither_torch_nor_numpy():

@@ -2,26 +2,17 @@
 
 from __future__ import annotations
 
-import io
 import json
-import re
-import struct
-import subprocess
-import tarfile
-import zipfile
-from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from recipes.builtin_t5 import data
-from recipes.builtin_t5.catalogs import READERS, Message, javascript_string, pak_strings, po_entries, read
+from recipes.builtin_t5.catalogs import READERS, javascript_string, po_entries, read
 from recipes.builtin_t5.cleaning import fault, placeholders, prose_key, tidy
 from recipes.builtin_t5.data import Pair, close_to, distinct, split_summaries, split_translations
 from recipes.builtin_t5.docstrings import Summary, cut, split_docstring, summaries
-from recipes.builtin_t5.documentation import first_sentence, of_page
-from recipes.builtin_t5.programs import PROGRAMS, Package, Program, fetch, members
-from recipes.builtin_t5.shipped import debian_licence
+from recipes.builtin_t5.programs import PROGRAMS, Package, Program
 
 BUILTIN = Path(data.BUILTIN)
 PERMISSIVE = {"MIT", "BSD-2-Clause", "BSD-3-Clause", "Apache-2.0", "PostgreSQL"}
@@ -74,16 +65,6 @@ msgstr[1] "%d Dateien"
     assert next(po_entries(text))["msgstr"] == 'eine "Zeile"'
 
 
-def test_paired_files_meet_by_their_groups() -> None:
-    files = {
-        "a/de.json": json.dumps({"x": {"y": "Hallo"}, "list": ["eins"]}),
-        "a/en.json": json.dumps({"x": {"y": "Hello"}, "list": ["one"], "more": "only here"}),
-        "b/de.json": json.dumps({"x": {"y": "falsch"}}),
-    }
-    found = pairs_of("paired", files, german=r"(\w)/de\.json", english=r"(\w)/en\.json")
-    assert found == [("Hello", "Hallo"), ("one", "eins"), ("only here", "")]
-
-
 def test_properties_and_scripts_are_read_without_running_them() -> None:
     properties = {
         "x_de.properties": "# note\nkey = Das l\\u00e4uft nicht, \\\n    weil ''{0}'' fehlt\n",
@@ -99,46 +80,6 @@ def test_properties_and_scripts_are_read_without_running_them() -> None:
     assert found == [("Role", "Rolle"), ("close", "schließen"), ("one", "eins")]
     with pytest.raises(ValueError, match="not a string literal"):
         javascript_string('"open')
-
-
-def pak(strings: dict[int, str], aliases: dict[int, int], version: int = 5) -> bytes:
-    start = 12 + 6 * (len(strings) + 1) + 4 * len(aliases)
-    table, text = b"", b""
-    for key, value in strings.items():
-        table += struct.pack("<HI", key, start + len(text))
-        text += value.encode()
-    table += struct.pack("<HI", 0, start + len(text))
-    table += b"".join(struct.pack("<HH", alias, index) for alias, index in aliases.items())
-    return struct.pack("<IBxxxHH", version, 1, len(strings), len(aliases)) + table + text
-
-
-def test_resource_packs_are_read_with_their_aliases() -> None:
-    assert pak_strings(pak({7: "schließen", 9: "öffnen"}, {12: 1})) == {7: "schließen", 9: "öffnen", 12: "öffnen"}
-    with pytest.raises(ValueError, match="version 6"):
-        pak_strings(pak({1: "x"}, {}, version=6))
-
-
-def test_single_programs_forms() -> None:
-    vscode = {
-        "main.i18n.json.js": 'var content = [\n undefined,\n "Mehr...",\n "Fehler: {0}"\n];',
-        "a.i18n.json": json.dumps({"contents": {"bundle": {"Branch": "Zweig", "Go/a git term": "Los"}}}),
-        "code.js": "localize(1, 'More...'); localize2(2, \"Error: {0}\"); localize(99, 'gone')",
-    }
-    patterns = {"german": r".*json.*", "english": r"code\.js"}
-    expected = [("Branch", "Zweig"), ("More...", "Mehr..."), ("Error: {0}", "Fehler: {0}")]
-    assert pairs_of("vscode", vscode, **patterns) == expected
-    typescript = {
-        "de.json": json.dumps({"A_0_1": "Ein '{0}'."}),
-        "ts.js": 'x: diag(1, 1 /* Error */, "A_0_1", "An \'{0}\'."),',
-    }
-    assert pairs_of("typescript", typescript, german=r"de\.json", english=r"ts\.js") == [
-        ("An '{0}'.", "Ein '{0}'.")
-    ]
-
-
-def test_a_program_without_messages_is_an_error() -> None:
-    with pytest.raises(ValueError, match="no message"):
-        read(program("paired"), {})
 
 
 @pytest.mark.parametrize(
@@ -242,85 +183,6 @@ def test_held_out_docstrings_are_in_no_training_pair() -> None:
     for side in ("target", "source_text"):
         trained = {getattr(pair, side) for pair in splits["train"]}
         assert not trained & {getattr(pair, side) for split in ("valid", "test") for pair in splits[split]}
-
-
-def test_documentation_gives_descriptions_and_sections() -> None:
-    page = """<section id="x"><h1>knob — Turning of knobs<a class="headerlink">¶</a></h1>
-<p><strong>Source code:</strong> Lib/knob.py</p>
-<p>This module turns knobs, one after the other, as often as it is asked to.</p>
-<dl class="py function"><dt id="knob.turn">turn(n)</dt><dd>
-<p>Turn the knob <em>n</em> times.  The knob must exist,<br>or an error
-comes, e.g. a ValueError.</p><ul><li><p>first</p></li></ul></dd></dl></section>"""
-    section, described = of_page(page, "library/knob")
-    assert (section.summary, section.source) == ("Turning of knobs", "documentation: library/knob")
-    assert section.body.startswith("This module turns")
-    assert described.summary == "Turn the knob n times."
-    assert described.body == "The knob must exist,or an error comes, e.g. a ValueError.\n\n- first"
-    assert first_sentence("See e.g. This one. Then more.") == ("See e.g. This one.", "Then more.")
-
-
-def test_archives_are_found_kept_and_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    package = Package("pypi", "Toy-Kit", "1.0")
-    calls: list[list[str]] = []
-
-    def client(command: list[str], **_options: object) -> subprocess.CompletedProcess[str]:
-        calls.append(command)
-        with zipfile.ZipFile(tmp_path / "toy_kit-1.0-py3-none-any.whl", "w") as wheel:
-            wheel.writestr("toy/de.json", "{}")
-            wheel.writestr("toy/code.py", "")
-        return subprocess.CompletedProcess(command, 0, "", "")
-
-    monkeypatch.setattr(subprocess, "run", client)
-    archive = fetch(package, tmp_path)
-    assert fetch(package, tmp_path) == archive
-    assert len(calls) == 1
-    assert "Toy-Kit==1.0" in calls[0]
-    assert list(members(archive, re.compile(r".*\.json"))) == [("toy/de.json", b"{}")]
-    monkeypatch.setattr(
-        subprocess, "run", lambda command, **_: subprocess.CompletedProcess(command, 1, "", "no such")
-    )
-    with pytest.raises(FileNotFoundError, match=r"other 2\.0 from npm: \['no such'\]"):
-        fetch(Package("npm", "other", "2.0"), tmp_path)
-
-
-def test_a_tarball_is_opened_with_the_jars_inside(tmp_path: Path) -> None:
-    jar = io.BytesIO()
-    with zipfile.ZipFile(jar, "w") as opened:
-        opened.writestr("a/x_de.properties", "k=v")
-    path = tmp_path / "toy-1.0.tgz"
-    with tarfile.open(path, "w:gz") as tar:
-        for name, content in (("package/toy.jar", jar.getvalue()), ("package/en.json", b"{}")):
-            entry = tarfile.TarInfo(name)
-            entry.size = len(content)
-            tar.addfile(entry, io.BytesIO(content))
-    found = dict(members(path, re.compile(r".*jar!/.*|.*\.json")))
-    assert found == {"package/toy.jar!/a/x_de.properties": b"k=v", "package/en.json": b"{}"}
-
-
-def test_a_program_that_cannot_be_read_is_a_warning(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def messages(entry: Program, _folder: Path) -> tuple[list[Message], dict[str, str]]:
-        if entry.name == "vscode":
-            raise ValueError("no message found in 0 files")
-        return [Message(f"Open the {entry.name}", f"{entry.name} öffnen", "x")], {"a.whl": "00"}
-
-    monkeypatch.setattr(data, "messages_of", messages)
-    pairs, fetched, faults = data.collect(tmp_path)
-    assert "warning: vscode is left out" in capsys.readouterr().out
-    assert len(pairs) == len(PROGRAMS) - 1
-    assert "vscode" not in fetched
-    assert faults == Counter()
-
-
-def test_debian_licences_are_cut_out() -> None:
-    text = (
-        "Files: *\nCopyright: A\n  B\nLicense: Toy\n\nFiles: b\nLicense: MIT\n x\n\nLicense: Toy\n Do\n .\n it.\n"
-    )
-    package = Package("debian", "toy", "1")
-    assert debian_licence(text, package) == "A\nB\n\nDo\n\nit.\n"
-    with pytest.raises(ValueError, match="toy has no paragraph"):
-        debian_licence("Copyright: A\n", package)
 
 
 @pytest.mark.parametrize(("name", "prefix"), [("translation", data.TRANSLATE), ("summarization", data.SUMMARIZE)])

@@ -2,13 +2,11 @@
 
 import zipfile
 
-import pytest
-
 from recipes.builtin_t5.data import split_summaries
 from recipes.builtin_t5.docstrings import Summary
-from recipes.builtin_t5.libraries import LIBRARIES, MAX_REPEATS, SOURCES, Library, of_library, of_source, prose
+from recipes.builtin_t5.libraries import LIBRARIES, MAX_REPEATS, Library, of_library
 from recipes.builtin_t5.programs import Package
-from recipes.builtin_t5.sentences import messages_of, tidy
+from recipes.builtin_t5.sentences import messages_of
 
 PERMISSIVE = {"MIT", "BSD-2-Clause", "BSD-3-Clause", "Apache-2.0"}
 FURTHER = {"Matplotlib (PSF-based)", "Biopython or BSD-3-Clause"}
@@ -31,44 +29,6 @@ def test_every_library_is_permissive_and_pinned_once():
     names = [library.package.name.lower() for library in LIBRARIES]
     assert len(set(names)) == len(names)
     assert all(library.package.version for library in LIBRARIES)
-
-
-@pytest.mark.parametrize(
-    "section",
-    ["Parameters\n    ----------\n    n", "Args:\n        n: how often", ":param n: how often", ">>> turn(3)"],
-)
-def test_a_description_ends_at_the_first_section(section):
-    content = documented_function("turn", "Turn the knob several times.", f"{BODY}\n\n    {section}")
-    (pair,) = of_source(content, "toy.knobs", "toy")
-    assert (pair.summary, pair.body) == ("Turn the knob several times.", BODY)
-    assert (pair.source, pair.origin) == ("toy.knobs.turn", "toy")
-
-
-def test_docstrings_without_a_description_are_left_out():
-    sections = "Parameters\n    ----------\n    n : int\n        How often the knob is turned before it rests."
-    assert (
-        list(of_source(documented_function("turn", "Turn the knob several times.", sections), "toy", "toy")) == []
-    )
-    assert list(of_source("def broken(:", "toy", "toy")) == []
-
-
-def test_markup_of_references_is_removed():
-    assert prose("See :class:`~toy.Knob` and :py:func:`turn <toy.turn>`, or ``None``.") == (
-        "See toy.Knob and turn, or None."
-    )
-
-
-def test_tests_and_vendored_copies_are_not_read():
-    read = ("toy/knobs.py", "toy/testing_tools.py", "toy/__init__.py")
-    left = (
-        "toy/tests/test_knobs.py",
-        "toy/_vendor/heapq.py",
-        "toy/extern/six.py",
-        "toy/knobs.pyi",
-        "toy/compat/a.py",
-    )
-    assert all(SOURCES.fullmatch(name) for name in read)
-    assert not any(SOURCES.fullmatch(name) for name in left)
 
 
 def test_a_library_gives_each_description_once_and_no_stock_phrases(tmp_path):
@@ -118,9 +78,3 @@ print("This is not a message")
         "Turned the knob {} times",
         "Which knob to turn and how often.",
     ]
-
-
-def test_what_is_no_plain_sentence_is_no_message():
-    assert tidy("  The  disk\nis full ") == "The disk is full"
-    for text in ("Two words", "see https://toy.example for more", "a=%d b=%d c=%d d=%d", "- a list item here"):
-        assert tidy(text) == "", text

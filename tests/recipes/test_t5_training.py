@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import copy
-import functools
 import itertools
 import json
 import string
@@ -14,9 +13,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+from transformers import AutoModelForSeq2SeqLM
 
-from recipes.builtin_pair.architectures import count_parameters, write_portable_tokenizer_class
+from recipes.builtin_pair.architectures import count_parameters
 from recipes.builtin_pair.parallel import worker
 from recipes.builtin_pair.results import Agreement
 from recipes.builtin_t5 import (
@@ -29,7 +28,7 @@ from recipes.builtin_t5 import (
     train,
     vocabulary,
 )
-from recipes.builtin_t5.batches import Batch, Encoded, batches_of, collect, cut, epoch_batches, open_split
+from recipes.builtin_t5.batches import Batch, Encoded, batches_of, collect, epoch_batches, open_split
 from recipes.builtin_t5.vocabulary import END_ID, PAD_ID, VOCABULARY_SIZE, Pair
 from specdec_drafters.ngram.arpa import read_arpa
 from specdec_drafters.ngram.kneser_ney import fit
@@ -97,29 +96,6 @@ def test_the_ids_of_t5s_special_tokens(tokenizer):
     assert set(tokenizer("a")) == {"input_ids", "attention_mask"}  # T5 takes no others
 
 
-def test_frequent_words_are_one_piece(tokenizer):
-    assert len(tokenizer.encode("the folder")) <= 5
-
-
-def test_a_saved_tokenizer_is_the_same_when_loaded(tokenizer, tmp_path):
-    tokenizer.save_pretrained(tmp_path)
-    write_portable_tokenizer_class(tmp_path / "tokenizer_config.json")
-    loaded = AutoTokenizer.from_pretrained(tmp_path)
-    text = "Remove the größer file, 🙂."
-    assert loaded.encode(text) == tokenizer.encode(text)
-    assert loaded.decode(loaded.encode(text), skip_special_tokens=True) == text
-    assert set(loaded(text)) == {"input_ids", "attention_mask"}
-
-
-def test_rare_characters_get_no_piece():
-    assert vocabulary.without_rare(["aab", "ac"], 2) == ["aa", "a"]
-
-
-def test_a_lossy_tokenizer_is_an_error(tokenizer):
-    with pytest.raises(ValueError, match="round-trip '</s> inside'"):
-        vocabulary.check_round_trip(tokenizer, [Pair("translate", "the file", "</s> inside", "train")])
-
-
 def test_pairs_are_encoded_and_long_ones_left_out(tokenizer, tmp_path):
     long = "größer " * (vocabulary.MAX_TARGET + 1)
     pairs = [
@@ -160,21 +136,6 @@ def test_batches_keep_their_budget_and_can_be_shared():
     assert sum(int((half.targets != PAD_ID).sum()) for half in halves) == whole.tokens
 
 
-def test_cut_gives_a_pair_that_is_too_long_a_batch_of_its_own():
-    assert cut(np.array([[2, 2], [2, 2], [50, 50], [2, 2]]), budget=10, multiple=1) == [0, 2, 3, 4]
-
-
-def test_the_order_of_batches_follows_from_the_seed():
-    data = encoded(100)
-    first, again, other = (
-        [batch.tolist() for batch in itertools.islice(batches_of(data, seed, 100, 2, 2), 40)] for seed in (0, 0, 1)
-    )
-    assert first == again
-    assert first != other
-    epoch = len(epoch_batches(data, np.random.default_rng((0, 0)), 100, 2, 2))
-    assert first[epoch] != first[0]  # the second epoch is shuffled anew
-
-
 def test_a_split_of_answers_is_read_back(tmp_path):
     data = encoded(7, 2)
     for number, indices in enumerate(([0, 2, 4, 6], [1, 3, 5])):
@@ -193,14 +154,6 @@ def test_a_split_of_answers_is_read_back(tmp_path):
     )
     assert joined.summaries.tolist() == [False, False, False, True, False, False, True]
     assert [path.name for path in tmp_path.iterdir()] == ["sampled.npz"]
-
-
-def test_prompts_are_chosen_by_task():
-    data = encoded(60, 12)
-    chosen = samples.choose(data, 20, 0.25, np.random.default_rng(0))
-    assert len(set(chosen.tolist())) == 20
-    assert data.summaries[chosen].sum() == 5
-    assert len(samples.choose(data, 1000, 0.25, np.random.default_rng(0))) == 60
 
 
 SMALL = {
@@ -242,12 +195,6 @@ def test_no_decoder_is_deeper_than_its_encoder_and_generate_works(small, role):
     assert config.num_decoder_layers <= config.num_layers
     rows = small[role].generate(torch.tensor([[5, 6, 1]]), max_new_tokens=3, do_sample=False)
     assert rows[0, 0] == PAD_ID
-
-
-@pytest.mark.parametrize("role", ["target", "drafter"])
-def test_output_embeddings_are_untied(small, role):
-    assert small[role].lm_head.weight is not small[role].shared.weight
-    assert small[role].lm_head.weight.std().item() == pytest.approx(1.3 * 16**-0.5, rel=0.02)
 
 
 @pytest.mark.usefixtures("_small_shapes")
@@ -379,16 +326,6 @@ def test_training_starts_from_given_weights_and_keeps_dropout_out_of_the_shipped
     assert after.config.dropout_rate == 0.0
 
 
-@pytest.mark.usefixtures("_small_shapes")
-def test_dropout_changes_the_loss_of_a_step():
-    batch = collect(encoded(12), np.arange(12))
-    model = architectures.new_model("drafter", 0, dropout=0.5)
-    with torch.no_grad():
-        plain = train.losses_of(model.eval(), batch)
-        dropped = train.losses_of(model.train(), batch)
-    assert not torch.allclose(plain, dropped)
-
-
 def test_the_loss_on_distributions_known_by_hand(monkeypatch):
     p, q = torch.tensor([[0.5, 0.25, 0.25], [1 / 3] * 3]), torch.tensor([[0.25, 0.5, 0.25], [1 / 3] * 3])
     logits = {"target": p.log() + 3.0, "drafter": q.log() - 1.0}
@@ -401,45 +338,6 @@ def test_the_loss_on_distributions_known_by_hand(monkeypatch):
         found = loss(train.Draw(encoded(), np.arange(1), batch), elapsed)
         assert found.item() == pytest.approx((1 - share) * kl + 4 * share * tv + 0.1 * hard, abs=1e-6)
         assert loss.alpha == pytest.approx(1 - tv / 2, abs=1e-6), "a mean over the positions"
-
-
-def test_answers_come_in_the_order_of_the_sources_and_end_at_eos(small):
-    data = encoded(9, 3)
-    sources = [data.source(index) for index in range(9)]
-    together = samples.answer(small["drafter"], sources, sample=False, batch=4, max_tokens=6)
-    alone = [samples.answer(small["drafter"], [source], sample=False, max_tokens=6)[0] for source in sources]
-    assert [row.tolist() for row in together] == [row.tolist() for row in alone]
-    assert all(len(row) <= 6 and END_ID not in row[:-1] for row in together)
-
-
-@pytest.mark.usefixtures("_small_shapes")
-def test_an_interrupted_run_of_samples_goes_on_with_what_it_saved(small, tmp_path, monkeypatch):
-    write(tmp_path, "train", encoded(12, 2))
-    torch.save({"model": small["target"].state_dict()}, tmp_path / "target.pt")
-    answer = functools.partial(samples.answer, max_tokens=8)
-    monkeypatch.setattr(samples, "answer", answer)
-    monkeypatch.setattr(samples, "CHUNK", 4)
-    arguments = argparse.Namespace(
-        work=tmp_path, prompts="train", rows=10, greedy_rows=2, summaries=0.2, processes=1, resume=False
-    )
-    run_alone(samples.write_samples, arguments, tmp_path, monkeypatch)
-    whole = vars(open_split(tmp_path, "sampled"))
-    asked = []
-
-    def interrupted(model, sources, **options):
-        asked.append(len(sources))
-        if len(asked) == 3:
-            raise KeyboardInterrupt
-        return answer(model, sources, **options)
-
-    monkeypatch.setattr(samples, "answer", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        run_alone(samples.write_samples, arguments, tmp_path, monkeypatch)
-    (tmp_path / "meeting-point").unlink(missing_ok=True)
-    arguments.resume = True
-    run_alone(samples.write_samples, arguments, tmp_path, monkeypatch)
-    assert asked == [4, 4, 2, 2, 2], "the last chunk again, and then the greedy ones"
-    assert all(np.array_equal(whole[name], rows) for name, rows in vars(open_split(tmp_path, "sampled")).items())
 
 
 def test_a_pruned_bigram_sums_to_one_and_is_read_back_as_written(tmp_path):
@@ -459,14 +357,6 @@ def test_a_pruned_bigram_sums_to_one_and_is_read_back_as_written(tmp_path):
         row = tables.row(tables.context(list(context)))
         assert np.exp(row[listed].astype(np.float64)).sum() == pytest.approx(1.0, abs=1e-3)
         assert row[4] == pytest.approx(pruned.tables().row(context)[4], abs=1e-3)
-
-
-def test_rare_bigrams_go_first_until_the_file_is_small_enough(tmp_path):
-    texts = [row.astype(np.int32) for row in np.random.default_rng(0).integers(3, 40, (200, 9))]
-    assert ngram.write(tmp_path / "whole.arpa", texts, 2) == 1
-    size = (tmp_path / "whole.arpa").stat().st_size
-    assert ngram.write(tmp_path / "part.arpa", texts, 2, max_bytes=size - 1000) > 1
-    assert (tmp_path / "part.arpa").stat().st_size <= size - 1000
 
 
 def test_a_bigram_knows_how_answers_begin_and_a_unigram_does_not_draft_it():
@@ -498,19 +388,6 @@ def test_the_q_of_an_ngram_file_follows_the_text(tmp_path):
     assert q.argmax(-1).tolist() == [5, 6, END_ID]
 
 
-@pytest.mark.usefixtures("_full_precision")
-def test_losses_on_a_test_set_are_per_token_whatever_the_batch(small, monkeypatch):
-    data = encoded(7, 2)
-    ids = [data.target(index).astype(np.int64) for index in range(7)]
-    test = evaluate.Test([data.source(index) for index in range(7)], [""] * 7, ids)
-    whole = evaluate.loss_on(small["drafter"], test)
-    monkeypatch.setattr(evaluate, "BATCH_SIZE", 2)
-    assert evaluate.loss_on(small["drafter"], test) == pytest.approx(whole, abs=1e-4)
-    tokens = collect(data, np.arange(7))
-    with torch.no_grad():
-        assert whole == pytest.approx(train.losses_of(small["drafter"], tokens).mean().item(), abs=1e-4)
-
-
 def test_a_card_has_the_measurements_and_the_sources():
     alpha = {"drafter": {"alpha": 0.6125, "standard_error": 0.0104, "tokens": 9}}
     task = {"prompts": 7, "alpha_temperature_1": alpha, "alpha_greedy": alpha}
@@ -536,13 +413,3 @@ def test_a_card_has_the_measurements_and_the_sources():
         assert "0.613 ± 0.010" in text or "0.612 ± 0.010" in text
         assert "1,234,567" in text
         assert "12.3 million source and target tokens" in text
-
-
-def test_an_answer_is_cut_after_its_end():
-    class Writer:
-        def generate(self, inputs, **options):
-            return torch.tensor([[PAD_ID, 9, END_ID, PAD_ID], [PAD_ID, 9, 8, 7]])
-
-    sources = [np.array([5, END_ID]), np.array([5, 6, END_ID])]
-    rows = samples.answer(Writer(), sources, sample=False)
-    assert [row.tolist() for row in rows] == [[9, END_ID], [9, 8, 7]]
