@@ -24,7 +24,6 @@ from specdec_core.registry import shipped_file
 from specdec_drafters.common.weights_file import trained_for
 
 WEIGHTS = "model.safetensors"
-"""The most bytes of a config.json."""
 C = TypeVar("C", bound="SpeculatorConfig")
 
 

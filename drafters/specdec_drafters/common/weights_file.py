@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Generic, Literal, TypeVar
 
 import torch
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -17,9 +16,6 @@ from torch import Tensor
 from specdec_core.interface import ModelError, TargetFeatures
 from specdec_core.interface.files import input_path, writing_file
 from specdec_core.registry import shipped_file
-
-VERSION = 1
-"""The version of the format."""
 
 
 class WeightsCard(BaseModel):
@@ -34,7 +30,7 @@ class WeightsCard(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    version: int = VERSION
+    version: Literal[1] = 1
     target: str
     fingerprint: str
     facts: Mapping[str, str | int | float] = {}
@@ -99,7 +95,9 @@ class WeightsFormat(Generic[C]):
             ModelError: A weight has no finite value in `dtype`.
         """
         tensors = {name: weight.detach().to(dtype).contiguous().cpu() for name, weight in weights.items()}
-        self._check_finite(tensors, path)
+        for name, tensor in tensors.items():
+            if not torch.isfinite(tensor).all():
+                raise ModelError(f"{path}: the weight {name} has values that are not finite. {self.how_to_train}")
         with writing_file(path) as temporary:
             save_file(tensors, temporary, metadata={self.key: card.model_dump_json()})
 
@@ -112,18 +110,10 @@ class WeightsFormat(Generic[C]):
         try:
             with safe_open(path, framework="pt") as file:
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  (no mapping)
-                header = (file.metadata() or {}).get(self.key)
-        except FileNotFoundError as error:
-            raise ModelError(f"{path}: no such file. {self.how_to_train}") from error
-        except (SafetensorError, OSError) as error:
-            raise ModelError(f"{path}: not a complete safetensors file ({error}). {self.how_to_train}") from error
-        if header is None:
-            raise ModelError(
-                f"{path}: a safetensors file, but its header has no {self.key!r}. {self.how_to_train}"
-            )
-        card = self._card(path, header)
-        self._check_finite(tensors, path)
-        return tensors, card
+                header = (file.metadata() or {})[self.key]
+            return tensors, self.card.model_validate_json(header)
+        except (SafetensorError, OSError, KeyError, ValidationError) as error:
+            raise ModelError(f"{path}: no file of this format ({error}). {self.how_to_train}") from error
 
     def check_target(self, card: C, features: TargetFeatures | None, path: Path, drafter: str) -> None:
         """Reject weights that were trained for another target. Quantized copies of one target share them.
@@ -143,29 +133,3 @@ class WeightsFormat(Generic[C]):
                 f"drafter {drafter!r}: {path} was trained for another target, {card.target} (fingerprint "
                 f"{card.fingerprint}); this one's is {own}. {self.how_to_train}"
             )
-
-    def _card(self, path: Path, header: str) -> C:
-        try:
-            read: Any = json.loads(header)
-        except ValueError:
-            read = None
-        # Said first: another version may have other keys.
-        version = read.get("version") if isinstance(read, dict) else None
-        if version not in (None, VERSION):
-            raise ModelError(
-                f"{path}: {self.what} of format version {version}; this specdec reads version {VERSION}. "
-                f"Use the specdec that made it. {self.how_to_train}"
-            )
-        try:
-            return self.card.model_validate_json(header)
-        except ValidationError as error:
-            first = error.errors()[0]
-            where = ".".join(map(str, first["loc"])) or "header"
-            raise ModelError(
-                f"{path}: the header is invalid at {where}: {first['msg']}. {self.how_to_train}"
-            ) from error
-
-    def _check_finite(self, tensors: Mapping[str, Tensor], path: Path) -> None:
-        for name, tensor in tensors.items():
-            if not tensor.is_floating_point() or not torch.isfinite(tensor).all():
-                raise ModelError(f"{path}: the weight {name} has values that are not finite. {self.how_to_train}")
