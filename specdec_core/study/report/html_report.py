@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import takewhile
 from statistics import mode
 from typing import TYPE_CHECKING
@@ -84,6 +83,7 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     environment.globals["charts"] = charts
+    environment.filters["drawn"] = lambda trace: Markup(visible(trace_figures.trace_figure(trace)))  # escaped
     environment.filters["cut"] = lambda text: _cut(str(text), _MAX_PROMPT)
     return environment
 
@@ -102,29 +102,6 @@ def _setup(summaries: Sequence[RunSummary]) -> dict[str, str]:
 def _banner(tasks: Sequence[_Section]) -> str | None:
     """Return the mark of a page of a replay; None if its runs were timed."""
     return " ".join(dict.fromkeys(replay_line(task.replayed) for task in tasks if task.replayed)) or None
-
-
-@dataclass(frozen=True)
-class RunTrace:
-    """The trace of a run.
-
-    Attributes:
-        run: Name of the run.
-        anchor: The element of the page with the figure.
-        prompt: Number of the prompt, from 0.
-        prompt_id: Its id; empty if the page has no prompts.
-        tokens: Number of its tokens.
-        steps: Number of its steps.
-        figure: The interactive figure.
-    """
-
-    run: str
-    anchor: str
-    prompt: int
-    prompt_id: str
-    tokens: int
-    steps: int
-    figure: Markup
 
 
 class _Section:
@@ -150,7 +127,13 @@ class _Section:
         self.runs = runs
         self.prompts = _shown(prompts)
         self._written = {run.name: outputs.get((run.task, run.name), ()) for run in runs}
-        self.traces = list(self._traces(traces or {}, prompts))
+        found = ((traces or {}).get((run.task, run.name)) for run in runs)
+        # By run: the element of the page with the figure, and the trace.
+        self.traces = {
+            run.name: (f"trace-{number}-{index}", trace)
+            for index, (run, trace) in enumerate(zip(runs, found, strict=True))
+            if trace is not None
+        }
         self.name = runs[0].task
         self.replayed = replay_of(runs)
         self.verdict = verdict(runs)
@@ -165,17 +148,6 @@ class _Section:
         self.by_group = group_tables(runs)
         self.differences = difference_table(runs)
         self.diagnosed = diagnosis_table(runs)
-
-    def _traces(self, traces: Traces, prompts: Sequence[PromptText]) -> Iterator[RunTrace]:
-        for number, run in enumerate(self.runs):
-            if (trace := traces.get((run.task, run.name))) is not None:
-                index = trace["prompt"]
-                name = prompts[index].id if index < len(prompts) else ""
-                drawn = Markup(
-                    visible(trace_figures.trace_figure(trace))
-                )  # the figure escapes the texts of tokens
-                anchor = f"trace-{self.number}-{number}"
-                yield RunTrace(run.name, anchor, index, name, trace["tokens"], len(trace["steps"]), drawn)
 
     @property
     def problems(self) -> list[str]:
@@ -218,7 +190,7 @@ class _Section:
             departs only up to the difference; the text from there on; the accepted draft tokens of each step; and
             the element with its trace, if there is one.
         """
-        anchors = {one.run: one.anchor for one in self.traces if one.prompt == index}
+        anchors = {name: anchor for name, (anchor, trace) in self.traces.items() if trace["prompt"] == index}
         baseline: Output | None = None
         for run in self.runs:
             if index >= len(self._written[run.name]):
