@@ -85,14 +85,3 @@ def test_tokens_of_a_trace_are_boxes_that_say_what_became_of_them():
     assert all(
         style.count(f".trace-{fate} ") == 2 for fate in ("accepted", "rejected", "recovered", "bonus", "forced")
     )
-
-
-def test_only_drawings_keep_their_lines():
-    assert 'highlight drawing"' in shown(page("a ─► b\n│\n▼"))
-    for text in ("numbers = [-1]; [+x]", "one  two\n1    2"):
-        assert shown(page(text)) == page(text)
-
-
-def test_options_of_commands_are_not_folded():
-    content = page('specdec a-b --max-new-tokens 4 "--x"').replace("language-text", "language-sh")
-    assert re.findall(r'<span class="option">(.*?)</span>', shown(content)) == ["--max-new-tokens", "--x"]

@@ -198,12 +198,6 @@ def test_no_page_names_a_path_on_one_machine():
         assert "http://localhost" not in text, page_name(page)
 
 
-def test_images_are_described():
-    for page, text in TEXTS.items():
-        for words in re.findall(r"!\[([^\]]*)\]\(", text):
-            assert len(words) > 20, f"{page_name(page)}: {words!r}"
-
-
 @pytest.mark.parametrize("block", [block for block in blocks("yaml") if block.source is None], ids=str)
 def test_examples_of_studies_are_valid(block, tmp_path, monkeypatch):
     if "kenlm:" in block.text:

@@ -7,20 +7,16 @@ import runpy
 
 import pytest
 import torch
-import transformers
-from transformers import GenerationConfig
 from typer.testing import CliRunner
 
-from specdec_core import Decoder, load_model
+from specdec_core import Decoder
 from specdec_core.cli.main import app
 from specdec_core.interface import PluginConfig
 from specdec_core.models import wrap_model
 from specdec_core.offline.record.decode import forced_pass
 from specdec_core.offline.record.store import read_record
-from specdec_core.offline.replay.comparison import replay
 from specdec_core.sampling.logits import LogitsToProbs
 from specdec_core.testing import DrafterKit
-from specdec_core.theory.intervals import ratio_interval
 from tests.conformance import failures, kit_of
 from tests.docs.pages import PAGES, ROOT, blocks, name, outputs
 from tests.serving.vllm_runner import Runner, vllm_config
@@ -160,26 +156,6 @@ def test_greedy_tokens_are_those_of_assisted_generation(coming_from, way):
         assert sequence.tokens == tuple(written[0, ids.shape[1] :].tolist())
 
 
-def test_what_the_page_states_about_transformers_is_true(coming_from):
-    text = (ROOT / "docs" / "coming-from.md").read_text(encoding="utf-8")
-    named = re.search(r"transformers (\d+\.\d+\.\d+) as installed", text)
-    assert named
-    if transformers.__version__ != named[1]:
-        pytest.skip(f"the page was written for {named[1]}")
-    defaults = GenerationConfig()._get_default_generation_params()
-    assert "`num_assistant_tokens` (20)" in text
-    assert defaults["num_assistant_tokens"] == 20
-    assert defaults["num_assistant_tokens_schedule"] == "constant"
-    assert "`assistant_confidence_threshold` (0.4)" in text
-    assert defaults["assistant_confidence_threshold"] == 0.4
-    assert defaults["top_k"] == 50
-    target = coming_from["target"]
-    ids = torch.tensor([target.tokenizer("import os")["input_ids"]] * 2)
-    with pytest.raises(ValueError, match="batch_size = 1") as caught:
-        target.model.generate(ids, max_new_tokens=3, prompt_lookup_num_tokens=3)
-    assert f"“{caught.value}”" in text
-
-
 @pytest.mark.slow
 def test_what_the_example_logs_is_what_the_target_says(tmp_path, monkeypatch):
     """docs/examples/log_generate.py: p of transformers' own generate is ours."""
@@ -195,26 +171,3 @@ def test_what_the_example_logs_is_what_the_target_says(tmp_path, monkeypatch):
         logits = forced_pass(target, text.prompt, text.tokens.tolist(), logits=True).logits
         p = to_probs(logits).gather(1, torch.tensor(text.tokens)[:, None])[:, 0]
         assert text.probabilities == pytest.approx(p.numpy(), abs=1e-4)
-
-
-@pytest.mark.slow
-def test_a_log_of_transformers_predicts_live_decoding(tmp_path, monkeypatch):
-    """A log of transformers, replayed, has the tokens per forward pass of live decoding, within the intervals."""
-    monkeypatch.chdir(tmp_path)
-    runpy.run_path(str(EXAMPLES / "log_generate.py"), run_name="__main__")
-    options = "--target builtin:target --temperature 0.8 --top-p 0.95 --output logged --quiet"
-    assert CliRunner().invoke(app, ["record", "--import", "log.jsonl", *options.split()]).exit_code == 0
-    settings = {"name": "transformer", "model": "builtin:drafter"}
-    (row,) = replay("logged", settings, gammas=[3], progress=False).rows[1:]
-    (part,) = read_record("logged").parts
-    prompts = sorted({text.prompt for text in part})
-    decoder = Decoder(load_model("builtin:target"), settings, gamma=3, temperature=0.8, top_p=0.95)
-    runs = [
-        decoder.generate(prompts, max_new_tokens=32, seeds=[64 * run + row for row in range(len(prompts))]).metrics
-        for run in range(12)
-    ]
-    live = sum(run.tokens for run in runs) / sum(run.row_steps for run in runs)
-    low, high = ratio_interval([run.tokens for run in runs], [run.row_steps for run in runs], range(len(runs)))
-    error = ((row.replayed.high - row.replayed.low) ** 2 + (high - low) ** 2) ** 0.5 / 2
-    assert row.block_efficiency == pytest.approx(live, abs=error)
-    assert error < 0.4

@@ -123,46 +123,11 @@ def test_a_completion_is_the_models_in_fewer_passes(server, plain):
     assert int(figures[-1]) < 30
 
 
-def test_a_stream_is_the_same_text_in_pieces(server, plain):
-    stream = server.client.completions.create(
-        model=server.name, prompt=PROMPT, max_tokens=40, temperature=0, stream=True
-    )
-    pieces = list(stream)
-    assert "".join(piece.choices[0].text for piece in pieces) == plain(PROMPT, 40)
-    assert len(pieces) > 20
-    assert pieces[-1].usage.completion_tokens == 40
-    assert pieces[-1].choices[0].finish_reason == "length"
-
-
 def test_the_client_of_the_page_prints_the_text(server, plain, capsys):
     text = (ROOT / "docs/examples/serving_client.py").read_text()
     text = text.replace("http://127.0.0.1:8000/v1", str(server.client.base_url)).replace("served", server.name)
     exec(compile(text, "serving_client.py", "exec"), {})
     assert capsys.readouterr().out == plain("import os\n", 32)
-
-
-def test_a_chat_streams_what_it_answers(server):
-    asked = {
-        "model": server.name,
-        "messages": [{"role": "user", "content": "import os"}],
-        "max_tokens": 24,
-        "temperature": 0,
-    }
-    answer = server.client.chat.completions.create(**asked).choices[0].message.content
-    pieces = server.client.chat.completions.create(**asked, stream=True)
-    assert "".join(piece.choices[0].delta.content or "" for piece in pieces) == answer
-    assert len(answer) > 20
-
-
-def test_a_text_ends_at_a_stop(server, plain):
-    whole = plain(PROMPT, 40)
-    stop = whole[20:24]
-    answer = server.client.completions.create(
-        model=server.name, prompt=PROMPT, max_tokens=40, temperature=0, stop=[stop]
-    )
-    assert answer.choices[0].text == plain(PROMPT, 40, stop)
-    assert len(answer.choices[0].text) < len(whole)
-    assert answer.choices[0].finish_reason == "stop"
 
 
 def test_a_study_compares_with_a_server(exported, server):

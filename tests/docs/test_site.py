@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import json
 import posixpath
 import re
 import zlib
@@ -111,18 +110,6 @@ def test_pages_have_their_markdown_beside_them_and_are_in_the_overview(site, pag
             assert ((site / address).parent / link).is_file(), f"{address} links to {link}"
 
 
-def test_guides_rank_above_the_reference_in_the_search(site):
-    text = (site / "search" / "search_index.js").read_text(encoding="utf-8").partition("=")[2].strip().rstrip(";")
-    boosts = {entry["location"].partition("#")[0]: entry.get("boost") for entry in json.loads(text)["docs"]}
-    assert boosts["compare.html"] == 1
-    assert boosts["commands.html"] < 1
-    assert {boost for page, boost in boosts.items() if page.startswith("api/")} == {0.1}
-
-
-def test_search_works_without_a_server(site):
-    assert "lenience" in (site / "search" / "search_index.js").read_text(encoding="utf-8").lower()
-
-
 def test_every_public_name_is_documented(documented):
     missing = []
     for package, name in public_names():
@@ -131,12 +118,6 @@ def test_every_public_name_is_documented(documented):
         if not {home, f"{package}.{name}"} & documented:
             missing.append(f"{package}.{name}")
     assert not missing
-
-
-def test_the_interface_begins_with_the_drafter(site):
-    text = (site / "api" / "interface.html").read_text(encoding="utf-8").partition("<article")[2]
-    names = re.findall(r'id="specdec_core\.interface\.drafter\.(\w+)"', text)
-    assert names[:2] == ["Drafter", "DraftSession"]
 
 
 def test_every_hook_is_documented(documented):

@@ -110,17 +110,6 @@ def test_keys_lead_through_steps_and_tokens(chrome, figure):
     check(1, 1)
 
 
-def test_a_click_on_the_text_or_the_time_leads_to_its_step(figure):
-    for selector, step in (
-        (".whole [data-step='2']", 2),
-        ("rect.verify[data-step='4']", 4),
-        ("[data-go='back']", 3),
-    ):
-        figure.find_element("css selector", selector).click()
-        (section,) = shown(figure, "section")
-        assert section.get_attribute("aria-label") == f"Step {step + 1}"
-
-
 def test_the_report_leads_to_the_figure_of_a_run_and_its_policy_allows_the_script(chrome, tmp_path):
     from selenium.webdriver.common.keys import Keys
 

@@ -36,6 +36,7 @@ def test_generate_and_pipelines(tmp_path):
     assert printed("inside_transformers.py", tmp_path) == SHOWN["inside_transformers.py"]
 
 
+@pytest.mark.slow  # it imports torch in another process
 def test_the_harness_gives_the_same_score_in_fewer_passes(tmp_path):
     pytest.importorskip("lm_eval")
     shown = printed("lm_evaluation_harness.py", tmp_path)
