@@ -122,7 +122,7 @@ def test_a_difference_is_told_apart_where_it_is_one():
     found = summarize_groups(groups, runs, 1)
     x, y, _ = found["c"]
     assert {one.other: one.told_apart for one in x.differences} == {"a": True, "b": True}
-    assert all(one.difference == pytest.approx(1, abs=0.4) for one in x.differences)
+    assert all(one.value == pytest.approx(1, abs=0.4) for one in x.differences)
     assert {one.p for one in y.differences} == {None}  # of five prompts
     assert not found["b"][0].differences[0].told_apart
     assert found["a"][0].differences == ()

@@ -36,7 +36,7 @@ def whole():
         ("warm", "best"): [output("Tell <script>alert(1)</script>", 6)],
     }
     departing = {**QUALITY, "exact": 0.5, "first_difference": (0, 2)}
-    tested = {"chrf": {"difference": 1.5, "low": -1.0, "high": 4.0, "p": 0.25}}
+    tested = {"chrf": {"value": 1.5, "low": -1.0, "high": 4.0, "p": 0.25}}
     failure = {"plugin": "Echo", "step": 3, "message": "RuntimeError: it broke", "where": "echo.py:7", "times": 2}
     broken = {**UNMEASURED, "quality": departing, "failures": (failure, failure)}
     summaries = [

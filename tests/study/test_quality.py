@@ -121,7 +121,7 @@ def test_a_sampled_run_is_compared_with_plain_sampling():
         test = ttest_rel(scores.by_prompt[name], theirs.by_prompt[name])
         one = quality.differences[name]
         assert (one.p, one.low, one.high) == pytest.approx((test.pvalue, *test.confidence_interval()))
-        assert one.difference == pytest.approx(np.mean(scores.by_prompt[name]) - np.mean(theirs.by_prompt[name]))
+        assert one.value == pytest.approx(np.mean(scores.by_prompt[name]) - np.mean(theirs.by_prompt[name]))
     assert json.loads(json.dumps(asdict(quality)))["differences"]["chrf"]["p"] == quality.differences["chrf"].p
 
 

@@ -21,7 +21,7 @@ from specdec_core.study.report.certainty import marked
 from specdec_core.study.report.expectation import MIN_COUNT
 from specdec_core.study.report.formats import UNKNOWN, number, rate, with_spread
 from specdec_core.study.report.layout import Column, ReportTable, Row
-from specdec_core.study.report.paired import MIN_PROMPTS, Floats, adjusted, estimate, ratio_units
+from specdec_core.study.report.paired import MIN_PROMPTS, Estimate, Floats, adjusted, estimate, ratio_units
 from specdec_core.study.report.quality import METRICS, assess
 from specdec_core.study.report.verdict import MIN_REPEATS
 
@@ -47,42 +47,30 @@ LEVELS = 10
 
 
 @dataclass(frozen=True)
-class Figure:
-    """A figure of a run for a group of prompts.
+class Figure(Estimate):
+    """A figure of a run for a group of prompts, over prompts like these.
 
     Attributes:
-        value: The figure.
-        low: Lower end of its 95% confidence interval over prompts like these; None with too few of them.
-        high: Its upper end.
         few: Whether it rests on little: on few prompts or batches, steps, or verified draft tokens.
     """
 
-    value: float
-    low: float | None = None
-    high: float | None = None
     few: bool = False
 
 
-@dataclass(frozen=True)
-class GroupDifference:
-    """The difference between two runs for a group of prompts.
+@dataclass(frozen=True, kw_only=True)
+class GroupDifference(Estimate):
+    """A figure of a run minus that of another, for a group of prompts.
+
+    The p-value is adjusted for all groups and pairs of runs of the task; None with too few prompts, batches or
+    repeats for a test.
 
     Attributes:
         other: Name of the other run.
         measure: What differs.
-        difference: The figure of the run minus that of the other.
-        low: Lower end of the 95% confidence interval of the difference; None with too few prompts or batches.
-        high: Its upper end.
-        p: Probability of a difference at least this large by chance, adjusted for all groups and pairs of runs of
-            the task; None with too few prompts, batches or repeats for a test.
     """
 
     other: str
     measure: Measure
-    difference: float
-    low: float | None
-    high: float | None
-    p: float | None
 
     @property
     def told_apart(self) -> bool:
@@ -255,7 +243,7 @@ def _figure(measure: Measure, run: _Totals, members: Sequence[int], units: Float
     enough = {"block_efficiency": 1, "alpha": 3}.get(measure)
     counted = np.inf if enough is None else float(run.counts[list(members), enough].sum())
     few = len(units) < MIN_PROMPTS or counted < MIN_COUNT * run.repeats
-    return Figure(found.value, found.low, found.high, few)
+    return Figure(**vars(found), few=few)
 
 
 def _differences(
@@ -281,7 +269,7 @@ def _differences(
         ]
         p_values = adjusted([one.p if measure in testable else None for *_, one in pairs])
         for (group, run, other, one), p in zip(pairs, p_values, strict=True):
-            difference = GroupDifference(other, measure, one.value, one.low, one.high, p)
+            difference = GroupDifference(**{**vars(one), "p": p}, other=other, measure=measure)
             found.setdefault((group, run), []).append(difference)
     return found
 
@@ -411,7 +399,7 @@ def difference_table(summaries: Sequence[RunSummary]) -> ReportTable | None:
         Row(
             (
                 *(MEASURES[one.measure], group_label(group.group), run.name, one.other),
-                *(_signed(one.measure, value) for value in (one.difference, one.low, one.high)),
+                *(_signed(one.measure, value) for value in (one.value, one.low, one.high)),
                 number(one.p, 3),
             )
         )

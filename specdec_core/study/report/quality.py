@@ -94,28 +94,6 @@ class Scores:
 
 
 @dataclass(frozen=True)
-class Difference:
-    """A score of a run minus that of the baseline, the mean over prompts of the scores of single outputs.
-
-    Attributes:
-        difference: In points of the scale from 0 to 100; negative if the run is worse.
-        low: Lower end of its 95% confidence interval over prompts like these; None with fewer than `MIN_PROMPTS`.
-        high: Upper end of the interval.
-        p: Probability of a difference at least this large, in either direction, by chance; None as `low`.
-    """
-
-    difference: float
-    low: float | None
-    high: float | None
-    p: float | None
-
-    @classmethod
-    def of(cls, found: Estimate) -> Difference:
-        """Return an estimated difference."""
-        return cls(found.value, found.low, found.high, found.p)
-
-
-@dataclass(frozen=True)
 class Quality:
     """The quality of a run's outputs.
 
@@ -128,8 +106,8 @@ class Quality:
         rouge1: F1 of ROUGE-1, averaged over prompts.
         rouge2: F1 of ROUGE-2.
         rougeL: F1 of ROUGE-L.
-        differences: By score, the difference between a sampled run and the sampled baseline; empty at
-            temperature 0.
+        differences: By score, that of single outputs of a sampled run minus that of the sampled baseline: the mean
+            over prompts. Empty at temperature 0.
         signatures: By score, exactly what was computed.
         note: What is missing, why, and what to do; None if nothing is.
     """
@@ -142,7 +120,7 @@ class Quality:
     rouge1: float | None = None
     rouge2: float | None = None
     rougeL: float | None = None  # noqa: N815 - the metric's own name
-    differences: dict[str, Difference] = field(default_factory=dict)
+    differences: dict[str, Estimate] = field(default_factory=dict)
     signatures: dict[str, str] = field(default_factory=dict)
     note: str | None = None
 
@@ -190,7 +168,7 @@ def assess(
     few = f"differences are not tested: {len(scored)} prompts have references; at least {MIN_PROMPTS} are needed"
     return replace(
         quality,
-        differences={name: Difference.of(estimate(each)) for name, each in units.items()},
+        differences={name: estimate(each) for name, each in units.items()},
         note=few if len(scored) < MIN_PROMPTS else None,
     )
 

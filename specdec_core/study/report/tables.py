@@ -237,4 +237,4 @@ def _difference(found: Mapping[str, float | None] | None) -> str:
     if found is None:
         return UNKNOWN
     interval = "" if found["low"] is None else f" ({found['low']:+.1f} to {found['high']:+.1f})"
-    return f"{found['difference']:+.1f}{interval}"
+    return f"{found['value']:+.1f}{interval}"
