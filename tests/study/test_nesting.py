@@ -166,34 +166,15 @@ def test_results_and_journal_hold_all_of_it(load):
             "4:77: runs[0].drafter.called.x.token: input should be greater than or equal to 0; given -1.",
         ),
         (
-            "{name: pack, drafters: [echo], called: {x: {name: echo, tokn: -1}}}",
-            "4:70: runs[0].drafter.called.x: unknown key 'tokn'. Did you mean 'token'?",
-        ),
-        (
             "{name: middle, drafter: {name: pack, drafters: [{name: middle, drafter: {name: pack}}]}}",
             "4:86: runs[0].drafter.drafter.drafters[0].drafter: missing key 'drafters'; write",
         ),
-        (
-            "{name: pack, drafters: []}",
-            "4:37: runs[0].drafter.drafters: expected at least 1 entry; given an empty list",
-        ),
         ("{name: middle, drafter: middle}", "4:38: runs[0].drafter.drafter: missing key 'drafter'; write"),
-        ("middle", "4:14: runs[0].drafter: missing key 'drafter'; write"),
-        ("{name: pack, drafters: [true]}", "4:38: runs[0].drafter.drafters[0]: a drafter must be a name"),
         ("{name: pack, drafters: [3]}", "4:38: runs[0].drafter.drafters[0]: no drafter accepts a bare number"),
         ("{name: pack, drafters: echo}", "4:37: runs[0].drafter.drafters: expected a list; given 'echo'."),
-        ("{name: pack, drafters: [echo], pace: -1}", "4:51: runs[0].drafter.pace: input should be greater than"),
-        (
-            "{name: pack, drafters: [echo], pace: {name: fixd}}",
-            "4:51: runs[0].drafter.pace: unknown gamma controller 'fixd'. Did you mean 'fixed'?",
-        ),
         (
             "{name: pack, drafters: [echo], pace: {gama: 2, name: fixed}}",
             "4:52: runs[0].drafter.pace: unknown key 'gama'. Did you mean 'gamma' or 'name'? Available: gamma",
-        ),
-        (
-            "{name: pack, drafters: [echo], mst: 1}",
-            "4:45: runs[0].drafter: unknown key 'mst'. Did you mean 'most'?",
         ),
     ],
 )
@@ -309,8 +290,6 @@ def test_what_a_nested_drafter_cannot_do_is_seen_before_anything_is_loaded(probl
     [
         ({"name": "pack", "drafters": ["echo", "reader"]}, "has_tokenizer", ("drafters", 1)),
         ({"name": "pack", "drafters": ["looker"]}, "has_hidden_states", ("drafters", 0)),
-        ({"name": "pack", "drafters": ["echo"], "spare": "looker"}, "has_hidden_states", ("spare",)),
-        ({"name": "pack", "drafters": ["echo"], "called": {"x": "reader"}}, "has_tokenizer", ("called", "x")),
         ({"name": "middle", "drafter": "looker"}, "has_hidden_states", None),
         ({"name": "middle", "drafter": {"name": "pack", "drafters": ["reader"]}}, "has_tokenizer", None),
         ("looker", "has_hidden_states", ()),
