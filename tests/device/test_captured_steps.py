@@ -11,9 +11,8 @@ import pytest
 import torch
 
 from specdec_core import default_registry
-from specdec_core.decoding import Decoder, decision
-from specdec_core.decoding.answer import CapturedDecision
-from specdec_core.decoding.captured import CapturedLine
+from specdec_core.decoding import Decoder, captured
+from specdec_core.decoding.captured import CapturedDecision, CapturedLine
 from specdec_core.interface import Dense, Drafter, DraftSession, ModelError, Proposal
 from specdec_core.interface.errors import PluginWarning
 from specdec_core.models import compile_model, wrap_model
@@ -214,16 +213,16 @@ def test_a_draft_is_read_where_its_own_model_has_written_it(device, seen):
 
 
 def test_a_decision_that_waits_is_not_captured(device, monkeypatch):
-    run = decision.decide
+    run = captured.decide
 
     def waiting(*arguments, **rest):
-        result, p = run(*arguments, **rest)
+        result = run(*arguments, **rest)
         result.token[0].item()
-        return result, p
+        return result
 
     fresh = compile_model(replace(target_on(device, "llama"), passes=None))
     expected = decode(made("cpu", "transformer", temperature=1))
-    monkeypatch.setattr(decision, "decide", waiting)
+    monkeypatch.setattr(captured, "decide", waiting)
     with pytest.warns(RuntimeWarning, match="not permitted when stream is capturing.*Decoding goes on without"):
         assert decode(made(device, "transformer", target=fresh, temperature=1)) == expected
 
