@@ -13,9 +13,8 @@ import pytest
 from ruamel.yaml import YAML
 from transformers.utils import logging as hf_logging
 
-import specdec_core
 from specdec_core.interface import ConfigError
-from specdec_core.study import Comparison, compare, load_study
+from specdec_core.study import compare, load_study
 from specdec_core.study.progress import NotebookProgress, quiet_libraries
 from tests.study.toy_study import Recorder
 
@@ -175,11 +174,6 @@ def test_the_libraries_are_as_loud_after_it_as_before(study):
     before = logging.get_verbosity(), logging.is_progress_bar_enabled()
     compare(study(None, "repeats=1"), progress=False)
     assert (logging.get_verbosity(), logging.is_progress_bar_enabled()) == before
-
-
-def test_it_is_offered_at_the_top():
-    assert specdec_core.compare is compare
-    assert specdec_core.Comparison is Comparison
 
 
 def test_a_notebook_shows_the_report_in_a_frame(study):
