@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from rich.console import Console
-from rich.progress import BarColumn, ProgressColumn, Task, TextColumn
+from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as ProgressBar
 from rich.table import Column
 from rich.text import Text
@@ -41,7 +41,8 @@ class TerminalProgress:
         columns = (
             TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=20),
-            _StateColumn(self._state),
+            TaskProgressColumn(),
+            TimeRemainingColumn(),
             TextColumn("{task.fields[note]}", markup=False, table_column=Column(no_wrap=True, ratio=1)),
         )
         self._bar = ProgressBar(
@@ -57,8 +58,6 @@ class TerminalProgress:
         self._stage: str | None = None
         self._total: float | None = None
         self._began = self._printed = clock()
-        self._first: tuple[float, float] | None = None
-        self._latest: tuple[float, float] | None = None
 
     def __enter__(self) -> Self:
         self._bar.start()
@@ -76,7 +75,6 @@ class TerminalProgress:
         self._end_stage()
         self._stage, self._total = what, total
         self._began = self._printed = self._clock()
-        self._first = self._latest = None
         self._bar.remove_task(self._task)
         self._task = self._bar.add_task(visible(what), total=total, note="")
         if not self._live:
@@ -85,49 +83,17 @@ class TerminalProgress:
     def advance(self, done: float, note: str = "") -> None:
         """Show how much of the stage is done."""
         now = self._clock()
-        # A resumed stage does not begin at 0: its pace counts from the first report.
-        self._first = self._first or (now, done)
-        self._latest = (now, done)
         if self._live:
             self._bar.update(self._task, completed=done, note=visible(note))
         elif now - self._printed >= _EVERY_SECONDS:
             self._printed = now
-            self._print("  ".join(filter(None, [f"{self._stage}: {self._done(now)}", note])))
+            much = share(min(done / self._total, 1)) if self._total else f"{value_text(done)} done"
+            line = f"{self._stage}: {much} after {duration(now - self._began)}"
+            self._print("  ".join(filter(None, [line, note])))
 
     def measured(self, point: Mapping[str, float]) -> None:
         """Show named values, such as a point of the learning curve."""
         self._print("  ".join(f"{name.replace('_', ' ')} {value_text(value)}" for name, value in point.items()))
-
-    def _done(self, now: float) -> str:
-        """Return how much is done, since when, and how long the rest should take."""
-        passed = f"after {duration(now - self._began)}"
-        if self._latest is None:
-            return passed
-        if not self._total:
-            return f"{value_text(self._latest[1])} done {passed}"
-        left = self._left(now)
-        done = f"{self._share(self._total)} {passed}"
-        return done if left is None else f"{done}, {duration(left)} left"
-
-    def _state(self) -> str:
-        """Return the same for the bar, in fewer words."""
-        now = self._clock()
-        left = self._left(now)
-        return self._done(now) if left is None else f"{self._share(self._total)}, {duration(left)} left"
-
-    def _share(self, total: float | None) -> str:
-        done = 0.0 if self._latest is None else self._latest[1]
-        return share(min(done / total, 1)) if total else ""
-
-    def _left(self, now: float) -> float | None:
-        """Return the seconds that the rest should take; None without two reports to tell."""
-        if self._first is None or self._latest is None or not self._total:
-            return None
-        (since, before), (latest, done) = self._first, self._latest
-        if not before < done < self._total:
-            return None
-        # Between two reports the estimate counts down.
-        return max(0.0, (latest - since) * (self._total - done) / (done - before) - (now - latest))
 
     def _end_stage(self) -> None:
         if self._stage is not None:
@@ -138,18 +104,6 @@ class TerminalProgress:
         if not self._quiet:
             # Above the bar, if there is one.
             self._console.print(Text(visible(text)), soft_wrap=True)
-
-
-class _StateColumn(ProgressColumn):
-    """Shows a text that is asked for whenever the bar is drawn."""
-
-    def __init__(self, state: Callable[[], str]) -> None:
-        super().__init__(table_column=Column(no_wrap=True))
-        self._state = state
-
-    def render(self, task: Task) -> Text:  # noqa: ARG002
-        """Return the text."""
-        return Text(self._state())
 
 
 class NotebookProgress:
