@@ -15,7 +15,7 @@ from specdec_core.decoding.counts import Metrics, RequestMetrics
 from specdec_core.decoding.custom_generate.function import GenerateWith, generate_with
 from specdec_core.decoding.decoder import Decoder
 from specdec_core.decoding.guard import PluginFailure, failure_text
-from specdec_core.decoding.observers import Observer, ProgressObserver, TraceObserver
+from specdec_core.decoding.observers import Observer, TraceObserver
 from specdec_core.decoding.prompt_ids import Prompt, check_prompts
 from specdec_core.decoding.request import greedy_request
 from specdec_core.decoding.result import BatchResult, Generation
@@ -39,7 +39,6 @@ __all__ = [
     "Metrics",
     "Observer",
     "PluginFailure",
-    "ProgressObserver",
     "Prompt",
     "RequestMetrics",
     "RuleLike",

@@ -121,18 +121,3 @@ def _items(
 
 def _rounded(number: float | None) -> float | None:
     return None if number is None else float(f"{number:.7g}")
-
-
-class ProgressObserver(Observer):
-    """Calls a function with the number of new tokens after every step.
-
-    Args:
-        advance: Called with the number of tokens that the step committed in all sequences.
-    """
-
-    def __init__(self, advance: Callable[[int], None]) -> None:
-        self._advance = advance
-
-    def on_step(self, report: StepReport) -> None:
-        """Report the number of new tokens."""
-        self._advance(sum(len(row) for row in report.outcome.committed))

@@ -28,21 +28,6 @@ from specdec_core.interface import PointMass, Proposal
 from specdec_core.verification.distributions import dense
 
 
-def lenient_acceptance(p: Tensor, q: Tensor, lenience: Tensor | float) -> Tensor:
-    """Return the probability that a token drawn from q is accepted: sum_x min(p / l, q).
-
-    Args:
-        p: `[..., V]` float, the target's distributions.
-        q: `[..., V]` float, the distributions the draft is drawn from.
-        lenience: l in (0, 1], a number or a tensor that broadcasts to `[...]`.
-
-    Returns:
-        `[...]` float, at most 1.
-    """
-    l_each = lenience[..., None] if isinstance(lenience, Tensor) else lenience
-    return torch.minimum(p / l_each, q).sum(dim=-1)
-
-
 def variation(proposal: Proposal, p: Tensor, lenience: Tensor) -> Tensor:
     """Return the total variation from p that lenience costs at each position of a draft, if it is verified.
 

@@ -17,7 +17,7 @@ from specdec_core.theory.divergence import (
     rejection_acceptance_rate,
 )
 from specdec_core.verification.acceptance import accept
-from specdec_core.verification.lenience import lenient_acceptance, variation, within_greedy_lenience
+from specdec_core.verification.lenience import variation, within_greedy_lenience
 
 LENIENCES = [1.0, 0.7, 0.3, 0.01]
 
@@ -101,13 +101,6 @@ def test_more_lenience_accepts_more(pair):
     for function in (lenient_acceptance_rate, greedy_acceptance_rate):
         rates = [function(p, q, lenience) for lenience in (1, 0.8, 0.5, 0.2, 0.05)]
         assert rates == sorted(rates)
-
-
-@pytest.mark.parametrize("lenience", LENIENCES)
-def test_acceptance_is_that_of_the_decoder(lenience):
-    p, q = random_pair(50, 12)
-    expected = lenient_acceptance(torch.tensor(p), torch.tensor(q), lenience)
-    assert lenient_acceptance_rate(p, q, lenience) == pytest.approx(expected.numpy())
 
 
 @pytest.mark.parametrize("lenience", LENIENCES)
