@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from copy import copy
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from typing import TypeAlias, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -15,7 +15,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from specdec_core.costs import StepCosts
-from specdec_core.interface import ConfigError, Drafter, PluginConfig, Progress
+from specdec_core.interface import ConfigError, Drafter, PluginConfig, Progress, Proposal
 from specdec_core.interface.settings import SamplingSettings
 from specdec_core.interface.trainer import NoProgress
 from specdec_core.models import LoadedModel
@@ -24,13 +24,12 @@ from specdec_core.offline.record.format import Record, RecordedText, RecordPart
 from specdec_core.offline.replay.drafter_times import draft_seconds
 from specdec_core.offline.replay.preparation import Preparation
 from specdec_core.offline.replay.text_acceptance import TextAcceptance
-from specdec_core.offline.replay.text_session import ForcedDraft, ForcedText, TextSession
+from specdec_core.offline.replay.text_oracle import ForcedDraft, ForcedText, TextOracle
 from specdec_core.registry import Registry
 
 BATCH_SIZE = 16
 """Number of texts that a drafter is asked for together. Another one may change the last bits of results."""
 Floats = TypeVar("Floats", NDArray[np.float64], NDArray[np.float32])
-_Index: TypeAlias = slice | tuple[int, slice]
 
 
 class DrafterReplay:
@@ -153,7 +152,9 @@ class DrafterReplay:
                 if wanted:
                     found += self._asked([text], budget)
                 else:
-                    self._open([text]).teach()
+                    oracle = self._open([text], lambda proposal: [0] * len(proposal.lengths))
+                    oracle.teach()
+                    oracle.batch.close()
                 self._progress.advance(len(found))
             passes.append(found)
         return _by_budget(passes)
@@ -165,11 +166,39 @@ class DrafterReplay:
         return range(1 if every else self._max_gamma, self._max_gamma + 1)
 
     def _asked(self, texts: Sequence[ForcedText], budget: int) -> list[TextAcceptance]:
-        """Return the acceptance along some texts, of drafts of `budget` tokens."""
-        session = self._open(texts)
-        if self._autoregressive:
-            return _in_chunks(texts, session, self._max_gamma)
-        return _at_every_position(texts, session, budget, self._max_gamma)
+        """Return the acceptance along some texts, of drafts of `budget` tokens.
+
+        An autoregressive drafter is asked once for each token: all but the last token of a draft are committed as
+        accepted, and the last as recovered with the same token, so that the next draft begins after it. Others
+        are asked at every position: no token is committed as accepted, not even one that equals the text's.
+        """
+        chunks, drafts = self._autoregressive, list[ForcedDraft]()
+
+        def follow(proposal: Proposal) -> list[int]:
+            drafts[:] = oracle.read(proposal, drawn=chunks)
+            return [max(length - 1, 0) if chunks else 0 for length in proposal.lengths]
+
+        oracle = self._open(texts, follow)
+        found = [_Found(text, self._max_gamma, chunks=chunks) for text in texts]
+        try:
+            while not oracle.batch.done:
+                each = list(zip(found, texts, oracle.position, strict=True))
+                asked = [min(budget, text.room(at), len(text) - at if chunks else budget) for _, text, at in each]
+                if chunks and not any(asked):
+                    break
+                oracle.step(asked)
+                for (one, text, at), draft, wanted in zip(each, drafts, asked, strict=True):
+                    if at < len(text):
+                        one.put(at, draft)
+                    if chunks and draft.offered < wanted:
+                        oracle.fail(
+                            f"it declares `autoregressive`, but drafted fewer tokens than the {wanted} asked for. "
+                            "Set `max_length` if texts can get too long for it, and `autoregressive = False` if "
+                            "the length of drafts varies."
+                        )
+        finally:
+            oracle.batch.close()
+        return [one.acceptance() for one in found]
 
     def _in_order(self) -> Iterator[tuple[ForcedText, bool]]:
         """Yield each text of the whole part up to the last that is replayed, and whether it is replayed."""
@@ -177,7 +206,7 @@ class DrafterReplay:
         for number, text in enumerate(islice(self._part, max(wanted, default=-1) + 1)):
             yield self._forced([text])[0], number in wanted
 
-    def costs(self, target: StepCosts, timings: int = 20, batch_size: int = 1) -> StepCosts:
+    def costs(self, target: StepCosts, timings: int = 20) -> StepCosts:
         """Return the costs of steps with this drafter: T(k) and the overhead as given, and D(k).
 
         D(k) is the mean seconds of a step in the drafter by the length k = 0, 1, ... K of its draft. They are
@@ -187,13 +216,11 @@ class DrafterReplay:
         Args:
             target: The costs of the target's steps.
             timings: Number of timings of each length.
-            batch_size: Number of texts drafted together.
         """
         if self._timed is None:
             acceptance = iter(self.acceptance())
             self.drafter.reset()  # each text is as new to it as in `acceptance`
-            size = min(batch_size, len(self._texts))
-            texts = ([(text, next(acceptance)) for text in some] for some in self._batches(size))
+            texts = ((text, next(acceptance)) for [text] in self._batches(1))
             self._timed = draft_seconds(texts, self._open, self._max_gamma, timings)
         return target.with_drafter(*self._timed)
 
@@ -211,9 +238,11 @@ class DrafterReplay:
             return forced
         return [replace(one, reach=min(one.reach, longest - len(one.begin))) for one in forced]
 
-    def _open(self, texts: Sequence[ForcedText], *, live: bool = False) -> TextSession:
+    def _open(
+        self, texts: Sequence[ForcedText], follow: Callable[[Proposal], list[int]], *, live: bool = False
+    ) -> TextOracle:
         sampling = self._part.header.sampling
-        return TextSession(self.drafter, texts, self._max_gamma, sampling, self._draft_sampling, live=live)
+        return TextOracle(self.drafter, texts, self._max_gamma, sampling, self._draft_sampling, follow, live=live)
 
 
 def _by_budget(passes: Sequence[Sequence[TextAcceptance]]) -> list[TextAcceptance]:
@@ -223,93 +252,41 @@ def _by_budget(passes: Sequence[Sequence[TextAcceptance]]) -> list[TextAcceptanc
     return [replace(rows[-1], by_budget=rows) for rows in zip(*passes, strict=True)]
 
 
-def _at_every_position(
-    texts: Sequence[ForcedText], session: TextSession, budget: int, width: int
-) -> list[TextAcceptance]:
-    """Ask for a draft of a number of tokens at each position of each text.
-
-    Args:
-        texts: The texts.
-        session: The session.
-        budget: The number of tokens.
-        width: K of the result.
-    """
-    found = [_Found(text, (len(text), width)) for text in texts]
-    offered = [np.zeros(len(text), dtype=np.int64) for text in texts]
-    try:
-        for position in range(max(map(len, texts))):
-            inside = [position < len(text) for text in texts]
-            rows = zip(texts, inside, strict=True)
-            proposal = session.ask([min(budget, text.room(position)) if more else 0 for text, more in rows])
-            for one, lengths, draft, more in zip(found, offered, session.read(proposal), inside, strict=True):
-                if more:
-                    one.put((position, slice(len(draft.ratio))), draft)
-                    lengths[position] = draft.offered
-            # No draft token counts as accepted, not even one that equals the text's: a draft begins at the next.
-            session.commit([0] * len(texts), [int(more) for more in inside], proposal.lengths)
-    finally:
-        session.close()
-    return [one.acceptance(lengths) for one, lengths in zip(found, offered, strict=True)]
-
-
-def _in_chunks(texts: Sequence[ForcedText], session: TextSession, max_gamma: int) -> list[TextAcceptance]:
-    """Ask an autoregressive drafter once for each token of each text, in drafts of up to K tokens.
-
-    All but the last token of a draft are committed as accepted, and the last as recovered with the same token: the
-    next draft begins after it, and every token is drafted once.
-    """
-    found = [_Found(text, (len(text),)) for text in texts]
-    try:
-        while True:
-            # The position before the limit is never drafted, whatever a draft begins with.
-            each = list(zip(texts, session.position, strict=True))
-            budget = [min(max_gamma, len(text) - at, text.room(at)) for text, at in each]
-            if not any(budget):
-                break
-            proposal = session.ask(budget)
-            drafts = session.read(proposal, drawn=True)
-            for one, draft, (_, at), asked in zip(found, drafts, each, budget, strict=True):
-                one.put(slice(at, at + draft.offered), draft)
-                if draft.offered < asked:
-                    session.fail(
-                        f"it declares `autoregressive`, but drafted fewer tokens than the {asked} asked for. "
-                        "Set `max_length` if texts can get too long for it, and `autoregressive = False` if the "
-                        "length of drafts varies."
-                    )
-            drafted = proposal.lengths
-            # A text that is done is committed to its end.
-            count = [n or len(text) - at for n, (text, at) in zip(drafted, each, strict=True)]
-            session.commit([max(n - 1, 0) for n in drafted], count, drafted)
-    finally:
-        session.close()
-    starts = [np.arange(len(text)) for text in texts]
-    offered = [np.clip(text.reach - start, 0, max_gamma) for text, start in zip(texts, starts, strict=True)]
-    return [one.acceptance(lengths, max_gamma) for one, lengths in zip(found, offered, strict=True)]
-
-
 class _Found:
     """The drafts found along one text.
 
     Args:
         text: The text.
-        shape: `[L, K]` for drafts that begin at each position, `[L]` where each token is drafted once.
+        width: K, the longest draft.
+        chunks: Whether each token is drafted once, instead of a draft at each position.
     """
 
-    def __init__(self, text: ForcedText, shape: tuple[int, ...]) -> None:
-        self._text = text
+    def __init__(self, text: ForcedText, width: int, *, chunks: bool) -> None:
+        self._text, self._width, self._chunks = text, width, chunks
+        shape = (len(text),) if chunks else (len(text), width)
         self._ratio = np.zeros(shape)
         self._least = None if text.all_p is None else np.zeros(shape)
         self._confidence = np.full(shape, np.nan, dtype=np.float32)
+        self._offered = np.zeros(len(text), dtype=np.int64)
 
-    def put(self, at: _Index, draft: ForcedDraft) -> None:
-        """Keep what a draft gave to the text's tokens."""
+    def put(self, position: int, draft: ForcedDraft) -> None:
+        """Keep what a draft at a position gave to the text's tokens."""
+        count = len(draft.ratio)
+        at: slice | tuple[int, slice] = (position, slice(count))
+        if self._chunks:
+            at = slice(position, position + count)
         self._ratio[at], self._confidence[at] = draft.ratio, draft.confidence
         if self._least is not None and draft.least is not None:
             self._least[at] = draft.least
+        self._offered[position] = draft.offered
 
-    def acceptance(self, offered: NDArray[np.int64], width: int = 0) -> TextAcceptance:
-        """Return all of it; with a width K, what follows for drafts that begin at any position."""
-        own, least = self._text.text, None if self._least is None else _windows(self._least, width, 0)
+    def acceptance(self) -> TextAcceptance:
+        """Return all of it; of tokens that were drafted once, what follows for drafts that begin anywhere."""
+        own, offered, width = self._text.text, self._offered, 0
+        if self._chunks:
+            width = self._width
+            offered = np.clip(self._text.reach - np.arange(len(self._text)), 0, width)
+        least = None if self._least is None else _windows(self._least, width, 0)
         ratio, confidence = _windows(self._ratio, width, 0), _windows(self._confidence, width, np.nan)
         where = own.tokens, self._text.limit, self._text.reach, own.number, own.sample
         return TextAcceptance(ratio, offered, confidence, *where, least=least)

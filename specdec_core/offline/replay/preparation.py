@@ -25,7 +25,7 @@ from specdec_core.models.load.model_requirements import unmet_requirements
 from specdec_core.offline.record.decode import forced_pass
 from specdec_core.offline.record.format import PartHeader, Record, RecordedText
 from specdec_core.offline.record.recorded_target import load_recorded, target_info
-from specdec_core.offline.replay.text_session import ForcedText
+from specdec_core.offline.replay.text_oracle import ForcedText
 from specdec_core.registry import Registry, default_registry, dotted
 from specdec_core.registry.nesting import Keys
 

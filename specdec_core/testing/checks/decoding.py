@@ -17,7 +17,7 @@ from specdec_core.interface.settings import GenerationSettings, SamplingSettings
 from specdec_core.interface.tree import TreeShape
 from specdec_core.offline.replay.drafter_replay import DrafterReplay
 from specdec_core.offline.replay.text_acceptance import TextAcceptance
-from specdec_core.offline.replay.text_session import OwnTokensError
+from specdec_core.offline.replay.text_oracle import OwnTokensError
 from specdec_core.testing.checks.drafter import ROWS, TREE, DrafterChecks
 from specdec_core.testing.failures import CheckFailure, calling
 from specdec_core.testing.harness.enumeration import continuations, require_distribution

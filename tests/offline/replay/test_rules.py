@@ -39,7 +39,7 @@ ROWS = [
 
 
 def rule_of(name: str) -> AcceptanceRule:
-    rule = make_rule(name, greedy=False)
+    rule = make_rule(name)
     assert rule is not None
     return rule
 

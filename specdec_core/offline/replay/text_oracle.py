@@ -1,9 +1,9 @@
-"""A drafter's session along recorded texts: its requests, its answers, and the tokens committed."""
+"""Recorded texts in place of a model: they answer the drafts of a drafter, whose q of their tokens is read."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 
@@ -13,9 +13,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
+from specdec_core.decoding.answer import Answered
 from specdec_core.decoding.guard import PluginGuard
 from specdec_core.decoding.opening import LoopContext
-from specdec_core.decoding.rows import TokenView
+from specdec_core.decoding.rows import Row, StopRule, TokenView
+from specdec_core.decoding.step import Batch
 from specdec_core.decoding.validation import BAD_TOKEN, FAULTS, FINE, worst
 from specdec_core.interface import (
     LAST_HIDDEN,
@@ -29,7 +31,9 @@ from specdec_core.interface import (
     PointMass,
     Proposal,
     SessionInfo,
+    StepReport,
 )
+from specdec_core.interface.outcome import Verification
 from specdec_core.interface.settings import SamplingSettings
 from specdec_core.models import inference_only
 from specdec_core.offline.record.format import RecordedText
@@ -97,12 +101,13 @@ class ForcedDraft:
     offered: int
 
 
-class _Watcher(GammaController):
-    """Lets the drafter draft on, and notes what a controller would be told after each token."""
+class _Budget(GammaController):
+    """Asks for what it is told, and notes what a controller would be told after each token."""
 
     def __init__(self, max_gamma: int) -> None:
         super().__init__(PluginConfig())
         self._max_gamma = max_gamma
+        self.asked: Sequence[int] = ()
         self.told: list[list[float]] = []
 
     @property
@@ -110,20 +115,20 @@ class _Watcher(GammaController):
         """The longest draft."""
         return self._max_gamma
 
-    def open(self, batch: BatchInfo) -> GammaSession:
+    def open(self, batch: BatchInfo) -> GammaSession:  # noqa: ARG002
         """Begin a batch."""
-        return _WatchingSession(self, batch.batch_size)
+        return _BudgetSession(self)
 
 
-class _WatchingSession(GammaSession):
+class _BudgetSession(GammaSession):
     uses_confidence = True
 
-    def __init__(self, controller: _Watcher, batch_size: int) -> None:
-        self._controller, self._batch_size = controller, batch_size
+    def __init__(self, controller: _Budget) -> None:
+        self._controller = controller
 
     def plan(self) -> Sequence[int]:
-        self._controller.told = [[] for _ in range(self._batch_size)]
-        return [self._controller.max_gamma] * self._batch_size
+        self._controller.told = [[] for _ in self._controller.asked]
+        return list(self._controller.asked)
 
     def keep_drafting(self, confidence: Sequence[float]) -> Sequence[bool]:
         for row, value in zip(self._controller.told, confidence, strict=True):
@@ -132,113 +137,123 @@ class _WatchingSession(GammaSession):
         return [True] * len(confidence)
 
 
-class TextSession:
-    """A session of a drafter along a batch of recorded texts.
+class TextOracle:
+    """A batch in which recorded texts answer the drafts of a drafter, whatever it drafts; see `Oracle`.
 
     Args:
         drafter: The drafter.
-        sequences: The texts.
+        texts: The texts.
         max_gamma: The longest draft.
         sampling: The target's sampling settings.
         draft_sampling: Those of drafts.
-        seed: Seed of the free draws, beyond the end of a text.
+        follow: Returns how many tokens of each draft are accepted; the next one is always the text's.
         live: Open inner loops as they are, which draw for themselves; those of hierarchies are forced otherwise.
 
     Raises:
-        PluginError: The drafter fails. So do `ask` and `commit`.
+        PluginError: The drafter fails. So do steps.
 
     Attributes:
-        proposer: Asks the drafter.
-        sampler: Draws its tokens.
-        device: Where drafts are verified.
-        position: The position of each sequence in its text.
+        device: Where drafts are read.
+        sampler: Draws the draft tokens: those of the texts.
+        batch: The batch.
     """
 
     def __init__(
         self,
         drafter: Drafter,
-        sequences: Sequence[ForcedText],
+        texts: Sequence[ForcedText],
         max_gamma: int,
         sampling: SamplingSettings,
         draft_sampling: SamplingSettings | None,
+        follow: Callable[[Proposal], list[int]],
         *,
-        seed: int = 0,
         live: bool = False,
     ) -> None:
-        self._drafter, self._sequences = drafter, sequences
-        self._guard = PluginGuard(strict=True)
-        self._greedy = sampling.greedy
-        self.position = [0] * len(sequences)
-        self._rows = [list(one.begin) for one in sequences]
-        self._views = tuple(map(TokenView, self._rows))
-        self._whole = [[*one.begin, *one.text.tokens.tolist()] for one in sequences]
-        self._probabilities = [one.text.probabilities.astype(np.float64) for one in sequences]
-        self._limits = [len(one.begin) + one.limit for one in sequences]
-        capacity = max(self._limits)
-        to_probs = LogitsToProbs(draft_sampling or sampling)
-        generators = RowGenerators(
-            [row_seed(row_seed(seed, one.text.number), one.text.sample) for one in sequences]
-        )
-        encoder = drafter.target.encoder_decoder
+        self._drafter, self._texts, self._follow, self._greedy = drafter, texts, follow, sampling.greedy
+        self._whole = [[*one.begin, *one.text.tokens.tolist()] for one in texts]
+        self._probabilities = [one.text.probabilities.astype(np.float64) for one in texts]
+        begins = [len(one.begin) for one in texts]
+        self._rows = [
+            Row(list(one.begin), begin, begin + one.limit, "length")
+            for one, begin in zip(texts, begins, strict=True)
+        ]
+        capacity = max(row.limit for row in self._rows)
         info = SessionInfo(
-            batch_size=len(sequences),
+            batch_size=len(texts),
             vocab_size=drafter.target.vocab_size,
             capacity=capacity,
             max_gamma=min(max_gamma, capacity),
             device=drafter.target.device,
-            sources=tuple(one.text.prompt for one in sequences) if encoder else None,
+            sources=tuple(one.text.prompt for one in texts) if drafter.target.encoder_decoder else None,
         )
         self.device = torch.device(info.device)
+        self._guard = PluginGuard(strict=True)
+        # Draws beyond the end of a text are free.
+        generators = RowGenerators([row_seed(row_seed(0, one.text.number), one.text.sample) for one in texts])
         make = LoopContext if live else partial(ForcedContext, texts=self._whole)
-        context = make(to_probs, generators, self._guard)
+        context = make(LogitsToProbs(draft_sampling or sampling), generators, self._guard)
         self.sampler = ForcedSampler(self._whole, info.device)
-        self._watcher = _Watcher(max_gamma)
-        room = tuple(one.limit for one in sequences)
-        batch = BatchInfo(info.batch_size, max_gamma, room, self._greedy)
-        self.proposer = context.open_drafting(drafter, self._watcher, info, batch, sampler=self.sampler)
+        self._budget = _Budget(max_gamma)
+        about = BatchInfo(len(texts), max_gamma, tuple(one.limit for one in texts), self._greedy)
+        self._proposer = context.open_drafting(drafter, self._budget, info, about, sampler=self.sampler)
+        self.batch = Batch(self._rows, self, self._proposer, StopRule(frozenset()))
+
+    @property
+    def position(self) -> list[int]:
+        """The position of each sequence in its text."""
+        return [len(row.tokens) - len(one.begin) for row, one in zip(self._rows, self._texts, strict=True)]
+
+    def step(self, budget: Sequence[int]) -> StepReport:
+        """Ask for drafts of at most so many tokens for each sequence, and commit what follows of the texts."""
+        self._budget.asked = budget
+        return self.batch.step()
 
     @inference_only
-    def ask(self, budget: Sequence[int]) -> Proposal:
-        """Ask for drafts of at most so many tokens for each sequence; return them on the target's device."""
-        states = self._hidden_states() if self._drafter.hidden_layers else {}
-        proposal, faults = self.proposer.propose(self._views, budget, states)
+    def teach(self) -> None:
+        """Let a drafter that remembers learn the texts, without asking for more than a draft."""
+        self._budget.asked = [1] * len(self._rows)
+        views = [TokenView(row.tokens) for row in self._rows]
+        proposal, _ = self._proposer.propose(
+            views, [row.room for row in self._rows], self.hidden_states(self._rows)
+        )
+        texts = tuple(tuple(one.text.tokens.tolist()) for one in self._texts)
+        nothing = (0,) * len(texts)
+        self.batch.commit(Outcome(proposal.lengths, nothing, texts, (True,) * len(texts)))
+
+    def answer(self, rows: Sequence[Row], proposal: Proposal, faults: Tensor | None) -> Answered:
+        """Accept as much of the drafts as is to be followed, and go on with the texts' tokens."""
         code = FINE if faults is None else worst(faults.tolist(), proposal.lengths)
         # That q gives nothing to a token of the text is not a fault here: it would not have been drafted.
         if code not in (FINE, BAD_TOKEN):
             self.fail(FAULTS[code].format(last=self._drafter.target.vocab_size - 1))
-        return proposal
+        accepted = self._follow(proposal)
+        # A row that has ended takes no more tokens.
+        ahead = [[*whole[len(row.tokens) :], 0] for row, whole in zip(rows, self._whole, strict=True)]
+        token = [tokens[min(n, len(tokens) - 1)] for tokens, n in zip(ahead, accepted, strict=True)]
+        sound = [True] * len(token)
+        return Answered(proposal.lengths, ahead, accepted, token, [], None, None, sound, FINE)
 
-    def commit(self, accepted: Sequence[int], count: Sequence[int], drafted: Sequence[int]) -> None:
-        """Report that the next tokens of each text were committed.
+    def keep(self, rows: Sequence[Row], answered: Answered) -> None:  # noqa: ARG002
+        """End the sequences whose texts end here."""
+        for row, whole in zip(rows, self._whole, strict=True):
+            if len(row.tokens) >= len(whole):
+                row.reason = "length"
 
-        Args:
-            accepted: How many of the draft tokens were accepted.
-            count: How many tokens were committed, the recovered or bonus token included; 0 for texts that ended.
-            drafted: The lengths of the drafts.
-        """
-        new = []
-        for row, whole, more in zip(self._rows, self._whole, count, strict=True):
-            new.append(tuple(whole[len(row) : len(row) + more]))
-            row += new[-1]
-        self.position = [at + len(one) for at, one in zip(self.position, new, strict=True)]
-        ended = tuple(at >= len(one) for at, one in zip(self.position, self._sequences, strict=True))
-        self.proposer.commit(Outcome(tuple(drafted), tuple(accepted), tuple(new), ended))
-        self._guard.step += 1
+    def record(self, answered: Answered) -> tuple[Verification, ...]:  # noqa: ARG002
+        """Return nothing: a text has no numbers of its own."""
+        return ()
 
-    def teach(self) -> None:
-        """Let a drafter that remembers learn the texts, without asking for more than a draft; then close."""
-        try:
-            drafted = self.ask([min(1, one.room(0)) for one in self._sequences]).lengths
-            self.commit([0] * len(drafted), [len(one) for one in self._sequences], drafted)
-        finally:
-            self.close()
+    def rollback(self, lengths: Sequence[int]) -> None:
+        """Do nothing: all is read off the rows."""
+
+    def observe(self, report: StepReport) -> None:
+        """Do nothing."""
 
     def close(self) -> None:
-        """Close the drafter's session."""
-        self.proposer.close()
+        """Do nothing: the batch closes the drafter's session."""
 
     def read(self, proposal: Proposal, *, drawn: bool = False) -> list[ForcedDraft]:
-        """Return what acceptance of drafts that `ask` returned depends on, before their `commit`.
+        """Return what the acceptance of drafts depends on.
 
         Args:
             proposal: The drafts.
@@ -247,7 +262,7 @@ class TextSession:
         Raises:
             PluginError: The drafter drew tokens itself, or q is not a number.
         """
-        if drawn and not self.proposer.request.drew(proposal):
+        if drawn and not self._proposer.request.drew(proposal):
             self.fail(
                 "it declares `autoregressive`, but drafts tokens that the request did not draw. Draw them with "
                 "the request's methods, or set `autoregressive = False`."
@@ -263,7 +278,7 @@ class TextSession:
             both = torch.stack([density(proposal.q, on_device), density(proposal.q, proposal.tokens)])
             q, certain = both.double().cpu()
         least = self._least(proposal)
-        left = [len(one) - at for one, at in zip(self._sequences, self.position, strict=True)]
+        left = [len(one) - at for one, at in zip(self._texts, self.position, strict=True)]
         drafts = []
         for index, length in enumerate(proposal.lengths):
             count = max(min(length, left[index]), 0)
@@ -275,7 +290,7 @@ class TextSession:
             if np.isnan(ratio).any():
                 self.fail("q of a token is NaN: its logits or probabilities are.")
             told = np.full(count, math.nan, dtype=np.float32)
-            heard = self._watcher.told[index][:count] if width else []
+            heard = self._budget.told[index][:count] if width else []
             told[: len(heard)] = heard
             own = None if least is None else least[index, :count].numpy()
             drafts.append(ForcedDraft(ratio, own, told, length))
@@ -285,10 +300,10 @@ class TextSession:
         """Return the texts' next tokens `[B, K]` and the target's p of them; the draft's own and 1 beyond."""
         y, p = tokens.clone(), torch.ones(tokens.shape, dtype=torch.float64)
         for index, (row, whole) in enumerate(zip(self._rows, self._whole, strict=True)):
-            known = whole[len(row) : len(row) + tokens.shape[1]]
+            at = len(row.tokens) - len(self._texts[index].begin)
+            known = whole[len(row.tokens) : len(row.tokens) + tokens.shape[1]]
             y[index, : len(known)] = torch.tensor(known, dtype=torch.long)
             if not self._greedy:
-                at = self.position[index]
                 p[index, : len(known)] = torch.from_numpy(self._probabilities[index][at : at + len(known)])
         return y, p
 
@@ -298,7 +313,7 @@ class TextSession:
         None where these are not known of all texts.
         """
         batch, width = proposal.tokens.shape
-        known = [one.all_p for one in self._sequences]
+        known = [one.all_p for one in self._texts]
         if not width or any(one is None for one in known):
             return None
         q = dense(proposal.q, proposal.tokens, self._drafter.target.vocab_size)
@@ -310,21 +325,21 @@ class TextSession:
             least[index, : len(ids)] = own.where(p > 0, math.inf).amin(dim=1)
         return least
 
-    def _hidden_states(self) -> dict[int, Tensor]:
-        """Return the hidden states of the sequences, as `DraftRequest` has them; none in the first step."""
-        if not all(self.position):
+    def hidden_states(self, rows: Sequence[Row]) -> Mapping[int, Tensor]:  # noqa: ARG002
+        """Return the hidden states of the sequences; none in the first step."""
+        if not (self._drafter.hidden_layers and all(self.position)):
             return {}
-        rows = []
-        for one, at in zip(self._sequences, self.position, strict=True):
+        last = []
+        for one, at in zip(self._texts, self.position, strict=True):
             assert one.hidden is not None, "hidden states were not read"
-            rows.append(one.hidden[min(at, len(one)) - 1])
-        return {LAST_HIDDEN: torch.stack(rows).to(self.device), **self._layer_outputs}
+            last.append(one.hidden[min(at, len(one)) - 1])
+        return {LAST_HIDDEN: torch.stack(last).to(self.device), **self._layer_outputs}
 
     @cached_property
     def _layer_outputs(self) -> dict[int, Tensor]:
         """The outputs of layers at the tokens of all sequences, `[B, T, D]` each."""
         layers = [layer for layer in self._drafter.hidden_layers if layer != LAST_HIDDEN]
-        rows = {layer: [one.hidden_states[layer] for one in self._sequences] for layer in layers}
+        rows = {layer: [one.hidden_states[layer] for one in self._texts] for layer in layers}
         return {layer: pad_sequence(states, batch_first=True).to(self.device) for layer, states in rows.items()}
 
     def _refuse_own(self, certain: Tensor, index: int) -> None:
