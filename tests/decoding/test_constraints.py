@@ -189,6 +189,7 @@ def test_without_a_drafter_too(target, distribution, regex):
     assert_follow(Decoder(target), {regex: distribution(regex, "temperature-1")})
 
 
+@pytest.mark.slow
 def test_an_encoder_decoder_is_constrained_too(device):
     target = wrap_model(tiny_model("t5", VOCAB, sharpness=0.8).to(device), tiny_tokenizer())
     settings = SamplingSettings(temperature=1)

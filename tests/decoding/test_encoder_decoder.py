@@ -88,8 +88,11 @@ def answers(target):
     return answers_of(target)
 
 
+QUICK = ("transformer", "heads", "eagle3", "copy-recent", "hierarchy-chain")
+"""Drafters of each kind; the conformance kit runs on all, in the default tests too."""
+ALL = [who if who in QUICK else pytest.param(who, marks=pytest.mark.slow) for who in DRAFTERS]
 DRAFTERS_OF_KIND = [
-    (kind, who)
+    pytest.param(kind, who, marks=() if who in QUICK else pytest.mark.slow)
     for kind in SETTINGS
     # What differs between kinds is how hidden states are scaled and positions are counted.
     for who in (DRAFTERS if kind == "t5" else ["transformer", "heads", "hierarchy-chain"])
@@ -117,7 +120,7 @@ COPIES = 160
 
 
 @pytest.mark.parametrize("target", ["t5"], indirect=True)
-@pytest.mark.parametrize("who", DRAFTERS)
+@pytest.mark.parametrize("who", ALL)
 def test_each_sequence_has_the_distribution_of_its_own_source(target, make, who):
     distributions = distributions_of(target)
     decoder = Decoder(target, make(who), gamma=Gamma(2, 3), strict=True)

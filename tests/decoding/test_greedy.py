@@ -41,7 +41,7 @@ class Oracle(CountingDrafter):
         return []
 
 
-@pytest.mark.parametrize("batch", [1, 3])
+@pytest.mark.parametrize("batch", [pytest.param(1, marks=pytest.mark.slow), 3])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_tokens_equal_those_of_generate(family, batch, device):
     model = tiny_model(family).to(device)

@@ -22,7 +22,7 @@ TREE = TokenTree.from_widths((3, 2))
 TOYS = {"dense": TableDrafter, "point-mass": CountingDrafter, "sparse": SparseDrafter}
 
 
-@pytest.fixture(scope="module", params=["gpt2", "t5"])
+@pytest.fixture(scope="module", params=["gpt2", pytest.param("t5", marks=pytest.mark.slow)])
 def target(request, device):
     return small_target(device, request.param)
 
