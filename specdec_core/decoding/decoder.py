@@ -288,6 +288,7 @@ class Decoder:
         return StopRule(frozenset(eos), settings.stop, self.target.tokenizer)
 
     def _generations(self, batch: Batch, ids: Sequence[Sequence[int]], tally: Tally) -> Iterator[Generation]:
+        requests = tally.requests
         for number, (row, prompt) in enumerate(zip(batch.rows, ids, strict=True)):
             assert row.reason is not None
             yield generation(
@@ -296,7 +297,7 @@ class Decoder:
                 row.reason,
                 self.target.tokenizer,
                 origins=tuple(tally.origins[number]),
-                metrics=tally.requests[number],
+                metrics=requests[number],
                 seconds=tally.seconds[number],
             )
 
