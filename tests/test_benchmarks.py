@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import importlib
 import json
 import re
@@ -72,48 +71,6 @@ def test_a_file_of_something_else_is_refused(benchmark, tmp_path):
 
 
 @pytest.mark.slow
-def test_rows_that_failed_or_were_left_out_are_made_up_for(benchmark, monkeypatch, tmp_path):
-    script = benchmark("accelerator")
-    left_out = script.LeftOutError
-    called = []
-
-    def job(name, error=None):
-        def measure():
-            called.append(name)
-            if error is not None:
-                raise error
-            return {"value": name}
-
-        return {"part": "verify", "target": name}, measure
-
-    options = argparse.Namespace(
-        out=tmp_path / "results.json",
-        device="cpu",
-        dtype="float32",
-        smoke=True,
-        modes=["eager"],
-        parts=["verify"],
-        child=60.0,
-    )
-    todo = [job("broken", ValueError("no kernel")), job("large", left_out("takes 14 GB")), job("fine")]
-    monkeypatch.setattr(script, "jobs", lambda options, parts: todo)
-    script.run_part(options, script.open_results(options))
-    assert called == ["broken", "large", "fine"]
-    missing = script.missing(options, script.open_results(options))
-    assert missing == {"verify target=broken": "ValueError: no kernel", "verify target=large": "takes 14 GB"}
-
-    todo = [job("broken"), job("large"), job("fine"), job("new")]
-    script.run_part(options, script.open_results(options))
-    assert called[3:] == ["new", "broken", "large"]
-    assert not script.missing(options, script.open_results(options))
-
-    todo = [job("later")]
-    options.child = 0.0  # no time
-    script.run_part(options, script.open_results(options))
-    assert script.missing(options, script.open_results(options)) == {"verify target=later": "its part had 0 s"}
-
-
-@pytest.mark.slow
 def test_the_benchmark_of_a_gpu_runs_and_its_tables_are_drawn(tmp_path, monkeypatch):
     def measured(*words):
         command = [sys.executable, str(ROOT / "benchmarks" / "accelerator.py"), *SMOKE, *words]
@@ -133,53 +90,6 @@ def test_the_benchmark_of_a_gpu_runs_and_its_tables_are_drawn(tmp_path, monkeypa
     drawn = tables.accelerator()
     assert drawn.count("\n| tiny |") == 1 + 2 * 2  # T(k), and the baseline and a drafter at two batch sizes
     assert "has not run on a GPU" not in drawn
-
-
-def speeds_over_plain_decoding(data, sizes):
-    """Return the cells that a table must have: all methods of both libraries, packed and unpacked apart."""
-    expected = []
-    for group in data["rows"]:
-        if group["key"]["batch_size"] == 1 and group["key"]["size"] in sizes:
-            rows = {(row["configuration"], row["method"]): row for row in group["rows"]}
-            for method in ("baseline", "lookup", "assisted"):
-                cells = [f"{group['key']['temperature']:g}"]
-                for configuration, name in (
-                    ("plain", "transformers"),
-                    ("plain", "specdec"),
-                    ("packed", "specdec"),
-                ):
-                    speed, plain = (
-                        rows[configuration, one][f"{name}_tokens_per_second"]["median"]
-                        for one in (method, "baseline")
-                    )
-                    cells.append(f"{speed:.0f}" + ("" if method == "baseline" else f" ({speed / plain:.1f}×)"))
-                expected.append(cells)
-    assert {row["method"] for group in data["rows"] for row in group["rows"]} == {"baseline", "lookup", "assisted"}
-    return expected
-
-
-def test_the_headline_table_has_every_method_and_each_library_over_its_own_plain_decoding():
-    data = json.loads((ROOT / "docs" / "data" / "vs_transformers.json").read_text())
-    expected = speeds_over_plain_decoding(data, ["60M"])
-    assert len(expected) == 2 * 3
-    for page, shown in (("README.md", "readme"), ("docs/index.md", "front")):
-        text = (ROOT / page).read_text(encoding="utf-8")
-        part = text.split(f"<!-- measured: {shown} -->")[1].split("<!-- end of measured -->")[0]
-        rows = [line.strip("| ").split(" | ") for line in part.splitlines() if line.startswith("| ")]
-        assert rows[0][2:] == ["transformers", "specdec, unpacked", "specdec, packed"]
-        assert [row[1:] for row in rows[1:]] == expected
-        assert data["date"] in part
-
-
-def test_the_page_shows_every_method_of_both_libraries_and_where_specdec_is_slower():
-    data = json.loads((ROOT / "docs" / "data" / "vs_transformers.json").read_text())
-    text = (ROOT / "docs" / "benchmarks.md").read_text(encoding="utf-8")
-    part = text.split("<!-- measured: against -->")[1].split("<!-- end of measured -->")[0]
-    rows = [line.strip("| ").split(" | ") for line in part.splitlines() if line.startswith("| ")]
-    assert [[row[0], *row[2:]] for row in rows[1:]] == speeds_over_plain_decoding(data, ["350M"])
-    slower = [row for group in data["rows"] for row in group["rows"] if row["ratio"]["median"] < 1]
-    assert f"In {len(slower)} of " in part
-    assert all(f"{row['ratio']['median']:.3f}" in part for row in slower)
 
 
 def test_what_was_recorded_once_says_how_and_where_and_stands_on_a_page():
