@@ -6,7 +6,7 @@ import shutil
 
 import pytest
 
-from specdec_core.study.config.prompts import PromptText
+from specdec_core.study.config.prompt_file import PromptText
 from specdec_core.study.report.html_report import report_page
 from specdec_core.trace.figure import trace_page
 from tests.docs.pages import ROOT, load

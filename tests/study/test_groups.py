@@ -11,7 +11,7 @@ from specdec_core.decoding import Metrics, RequestMetrics
 from specdec_core.interface.errors import ConfigError
 from specdec_core.study import compare
 from specdec_core.study.config.grouping import batches_of, groups_of
-from specdec_core.study.config.prompts import PromptText
+from specdec_core.study.config.prompt_file import PromptText
 from specdec_core.study.report.groups import LEVELS, group_tables, summarize_groups
 from specdec_core.study.report.quality import Output, score
 from specdec_core.study.report.summary import summarize

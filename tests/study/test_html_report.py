@@ -6,7 +6,7 @@ import re
 import pytest
 from rich.console import Console
 
-from specdec_core.study.config.prompts import PromptText
+from specdec_core.study.config.prompt_file import PromptText
 from specdec_core.study.report import charts
 from specdec_core.study.report.html_report import report_page
 from specdec_core.study.report.layout import for_terminal

@@ -12,7 +12,8 @@ from pydantic import ValidationError
 from specdec_core.interface import ConfigError
 from specdec_core.interface.errors import PromptError
 from specdec_core.study import load_study
-from specdec_core.study.config.prompts import PromptText, read_prompts
+from specdec_core.study.config.prompt_file import PromptText
+from specdec_core.study.config.prompts import read_prompts
 from specdec_core.study.config.schema import PromptsConfig
 
 QUESTIONS = [

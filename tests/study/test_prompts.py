@@ -7,13 +7,8 @@ import pytest
 from pydantic import ValidationError
 
 from specdec_core.interface.errors import PromptError
-from specdec_core.study.config.prompts import (
-    PromptText,
-    encode_prompts,
-    fingerprint_prompts,
-    read_chat_template,
-    read_prompts,
-)
+from specdec_core.study.config.prompt_file import PromptText
+from specdec_core.study.config.prompts import encode_prompts, fingerprint_prompts, read_chat_template, read_prompts
 from specdec_core.study.config.schema import PromptsConfig
 
 HELLO = {"role": "user", "content": "hello"}

@@ -22,7 +22,7 @@ from specdec_core.costs.step_costs import Seconds, Spread
 from specdec_core.interface.errors import ConfigError, differences
 from specdec_core.interface.settings import GenerationSettings, SamplingSettings, TargetConfig
 from specdec_core.models.load.resolve import model_folder
-from specdec_core.study.config.prompts import PromptText
+from specdec_core.study.config.prompt_file import PromptText
 
 HEADER = "record.json"
 """Name of the file with the header of a record."""

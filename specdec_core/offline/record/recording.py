@@ -44,7 +44,8 @@ from specdec_core.offline.record.recorded_target import (
 from specdec_core.offline.record.store import FEATURES, RecordWriter, check_folder
 from specdec_core.offline.record.tasks import fingerprint_ids
 from specdec_core.sampling.generators import row_seed
-from specdec_core.study.config.prompts import conversations, fingerprint_prompts
+from specdec_core.study.config.prompt_file import conversations
+from specdec_core.study.config.prompts import fingerprint_prompts
 from specdec_core.study.config.study import Study, Task
 from specdec_core.study.run.factory import opening_prompts, ready_prompts
 from specdec_core.study.run.folder import RESUMED, exclusive_lock, when_stopped

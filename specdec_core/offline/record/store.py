@@ -31,7 +31,7 @@ from specdec_core.offline.record.format import (
     VerifyTimes,
 )
 from specdec_core.registry import shipped_file
-from specdec_core.study.config.prompts import PromptText
+from specdec_core.study.config.prompt_file import PromptText
 
 TOKENIZER = "tokenizer"
 """Name of the folder with the target's tokenizer."""

@@ -27,7 +27,8 @@ from specdec_core.study.config.benchmarks import GENERATION, SAMPLING
 from specdec_core.study.config.checks import run_problems
 from specdec_core.study.config.grid import Expanded, expand, too_many
 from specdec_core.study.config.overrides import apply_overrides
-from specdec_core.study.config.prompts import PromptText, in_both, read_chat_template, read_prompts
+from specdec_core.study.config.prompt_file import PromptText
+from specdec_core.study.config.prompts import in_both, read_chat_template, read_prompts
 from specdec_core.study.config.schema import RunConfig, StudyConfig, TaskConfig, study_model
 from specdec_core.study.config.study import BASELINE, Run, RunLabels, Study, Task, controller_label, drafter_label
 from specdec_core.study.config.yaml_source import Document, document_of, read_document

@@ -25,19 +25,6 @@ if TYPE_CHECKING:
 ReadyPrompt: TypeAlias = str | list[int] | Turn
 """A text, token ids, or a turn of a conversation."""
 
-__all__ = [
-    "PromptText",
-    "ReadyPrompt",
-    "as_chat",
-    "conversations",
-    "encode_prompts",
-    "fingerprint_prompts",
-    "read_chat_template",
-    "read_prompts",
-    "read_template",
-    "render_prompt",
-]
-
 
 def read_prompts(config: PromptsConfig, folder: Path) -> tuple[PromptText, ...]:
     """Return the prompts of a study: at least one, none of them empty, with unique ids.

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from specdec_core.interface.settings import GenerationSettings, SamplingSettings, TargetConfig
     from specdec_core.interface.spec import PluginKind
     from specdec_core.registry import Registry
-    from specdec_core.study.config.prompts import PromptText
+    from specdec_core.study.config.prompt_file import PromptText
     from specdec_core.study.config.schema import PromptsConfig, RepeatsConfig, StudyConfig
 
 BASELINE = "baseline"

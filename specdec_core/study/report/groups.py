@@ -26,7 +26,7 @@ from specdec_core.study.report.quality import METRICS, assess
 from specdec_core.study.report.verdict import MIN_REPEATS
 
 if TYPE_CHECKING:
-    from specdec_core.study.config.prompts import PromptText
+    from specdec_core.study.config.prompt_file import PromptText
     from specdec_core.study.report.summary import RunSummary
     from specdec_core.study.run.repeats import Repeat
 

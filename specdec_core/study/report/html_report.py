@@ -28,7 +28,7 @@ from specdec_core.trace import figure as trace_figures
 
 if TYPE_CHECKING:
     from specdec_core.study.config.grouping import Group
-    from specdec_core.study.config.prompts import PromptText
+    from specdec_core.study.config.prompt_file import PromptText
     from specdec_core.study.report.quality import Output
     from specdec_core.study.report.result_files import Outputs, Traces
     from specdec_core.study.report.summary import RunSummary

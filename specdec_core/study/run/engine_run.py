@@ -13,7 +13,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 from specdec_core.interface.errors import SpecdecError
 from specdec_core.models.chat_template import Message
-from specdec_core.study.config.prompts import PromptText, conversations
+from specdec_core.study.config.prompt_file import PromptText, conversations
 from specdec_core.study.config.schema import EngineConfig
 from specdec_core.study.report.quality import Output
 from specdec_core.study.run.engine_figures import (

@@ -18,7 +18,8 @@ from specdec_core.interface import Drafter
 from specdec_core.interface.settings import SamplingSettings, TargetConfig
 from specdec_core.models import LoadedModel, load_as_set
 from specdec_core.registry import Registry
-from specdec_core.study.config.prompts import PromptText, ReadyPrompt, encode_prompts, render_prompt
+from specdec_core.study.config.prompt_file import PromptText
+from specdec_core.study.config.prompts import ReadyPrompt, encode_prompts, render_prompt
 from specdec_core.study.config.study import Run
 
 

@@ -14,7 +14,8 @@ import transformers
 
 from specdec_core._version import installed_version
 from specdec_core.registry import Registry, is_shipped
-from specdec_core.study.config.prompts import PromptText, fingerprint_prompts
+from specdec_core.study.config.prompt_file import PromptText
+from specdec_core.study.config.prompts import fingerprint_prompts
 from specdec_core.study.config.study import Run, Study, Task
 
 _READ_WHOLE = 2**30

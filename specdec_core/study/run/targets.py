@@ -15,7 +15,8 @@ from specdec_core.cluster import Pool
 from specdec_core.interface.settings import TargetConfig
 from specdec_core.models.fast.packing import describe_hardware
 from specdec_core.study.config.grouping import batches_of
-from specdec_core.study.config.prompts import PromptText, ReadyPrompt
+from specdec_core.study.config.prompt_file import PromptText
+from specdec_core.study.config.prompts import ReadyPrompt
 from specdec_core.study.config.study import Task
 from specdec_core.study.run.engine_run import EngineRun
 from specdec_core.study.run.factory import ready_prompts

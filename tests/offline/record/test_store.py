@@ -16,7 +16,7 @@ from specdec_core.interface import ConfigError, ModelError
 from specdec_core.interface.settings import GenerationSettings, SamplingSettings
 from specdec_core.offline.record.format import PartHeader, RecordedText, RecordHeader, TextLine
 from specdec_core.offline.record.store import RecordWriter, read_record
-from specdec_core.study.config.prompts import PromptText
+from specdec_core.study.config.prompt_file import PromptText
 
 
 def header_of(*counts, hidden=None, top_k=0, temperature=1.0):
