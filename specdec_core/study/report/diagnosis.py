@@ -16,6 +16,7 @@ _MIN_GAIN = 1.03
 """Another gamma is suggested if it is expected to be this much faster than the drafts as they were."""
 _MAX_GAP = 1.1
 """A measured speed-up that differs from the expected one by this factor is reported."""
+_PARTS = ("target", "verifying", "drafting", "framework", "outside")
 
 
 def diagnose(run: RunSummary) -> str | None:
@@ -57,19 +58,18 @@ def _gamma(run: RunSummary) -> str:
 def diagnosis_table(summaries: Sequence[RunSummary]) -> ReportTable | None:
     """Return where the time of each run went, and the notes on it; None if nothing was drafted and timed."""
     rows = [Row(tuple(_cells(one))) for one in summaries if one.diagnosis is not None]
-    parts = ("target", "verifying", "drafting", "framework", "outside")
+    about = (
+        "Target: as long as target calls without a draft take; verifying: the target beyond that; framework: "
+        "steps, outside both models; outside: prompts and set-up."
+    )
     columns = (
         Column("run", numeric=False),
         Column("drafted\nper step", spare=2),
         Column("accepted", spare=1),
-        *(Column(name, spare=3) for name in parts),
+        *(Column(name, spare=3, note=about) for name in _PARTS),
         Column("note", numeric=False, wraps=True),
     )
-    note = (
-        "Target: as long as target calls without a draft take; verifying: the target beyond that; framework: "
-        "steps, outside both models; outside: prompts and set-up."
-    )
-    return ReportTable(columns, tuple(rows), (note,), "Diagnosis") if rows else None
+    return ReportTable(columns, tuple(rows), title="Diagnosis") if rows else None
 
 
 def _cells(run: RunSummary) -> Iterator[str]:
@@ -78,6 +78,6 @@ def _cells(run: RunSummary) -> Iterator[str]:
     yield number(drafted, 1)
     yield number(drafted * run.accepted / max(1, run.drafted), 1)
     shares = run.time_shares or {}
-    for part in ("target", "verifying", "drafting", "framework", "outside"):
+    for part in _PARTS:
         yield share(max(0.0, shares[part])) if part in shares else "–"
     yield run.diagnosis or ""
