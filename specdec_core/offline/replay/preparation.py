@@ -165,7 +165,7 @@ class Preparation:
         if self._record.header.source is not None:
             raise ModelError(
                 "this drafter works on the target, or on its hidden states, which an imported record does not "
-                "hold. Record the target with `specdec record --hidden-states`, or choose another drafter."
+                "hold. Record the target with `specdec record --hidden`, or choose another drafter."
             )
         return load_recorded(self._record, self._folder)
 
