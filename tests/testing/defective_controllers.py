@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import time
 
 import torch
 
@@ -29,15 +28,6 @@ class GrowsWithoutEnd(Following):
     def observe(self, session, report):
         rows = zip(session.gammas, report.outcome.drafted, report.outcome.accepted, strict=True)
         session.gammas = [gamma + 2 if accepted == drafted > 0 else 1 for gamma, drafted, accepted in rows]
-
-
-@caught_by("long_runs")
-class FallsBelowZero(Following):
-    """Asks for one less after every step in which nothing was accepted, without a floor."""
-
-    def observe(self, session, report):
-        rows = zip(session.gammas, report.outcome.accepted, strict=True)
-        session.gammas = [min(gamma + 1, 4) if accepted else gamma - 1 for gamma, accepted in rows]
 
 
 @caught_by("finished_rows")
@@ -66,14 +56,6 @@ class HalfTokens(Following):
     def observe(self, session, report):
         rows = zip(session.gammas, report.outcome.accepted, strict=True)
         session.gammas = [0.5 * gamma + 0.5 * accepted for gamma, accepted in rows]
-
-
-@caught_by("long_runs")
-class AnswersNothing(Following):
-    """Sets its gamma, and forgets to return it."""
-
-    def plan(self, session):
-        return None
 
 
 @caught_by("long_runs")
@@ -132,14 +114,6 @@ class ForgetsQuietRows(Confident):
 
 
 @caught_by("long_runs")
-class OneAnswer(Confident):
-    """Says once for all rows whether to draft on."""
-
-    def keep_drafting(self, confidence):
-        return all(value >= 0.3 for value in confidence)
-
-
-@caught_by("long_runs")
 class FailsAtNaN(Confident):
     """Counts confidences in tenths, and fails where a row has drafted none."""
 
@@ -154,15 +128,6 @@ class WritesIntoConfidence(Confident):
     def keep_drafting(self, confidence):
         confidence[:] = [value if value == value else 0.0 for value in confidence]
         return super().keep_drafting(confidence)
-
-
-@caught_by("deterministic")
-class LooksAtTheClock(Following):
-    """Measures steps by a clock of its own, and not by the seconds of the reports."""
-
-    def plan(self, session):
-        now = time.perf_counter_ns() // 100
-        return [1 + (now + row) % self.max_gamma for row in range(session.batch.batch_size)]
 
 
 @caught_by("deterministic")

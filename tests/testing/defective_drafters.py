@@ -12,7 +12,7 @@ from typing import ClassVar
 
 import torch
 
-from specdec_core.interface import LAST_HIDDEN, Dense, Drafter, DraftSession, PointMass, Proposal
+from specdec_core.interface import LAST_HIDDEN, Dense, DraftSession, PointMass, Proposal
 from tests.testing.healthy import (
     POSITIONS,
     Branching,
@@ -150,18 +150,6 @@ class CherryPicks(Sampling):
         return replace(first, tokens=torch.where(better, second.tokens, first.tokens), q=Dense(q))
 
 
-@caught_by("rows_independent")
-class FirstRowsQ(Sampling):
-    """The first token of every row comes with the q of the first row."""
-
-    def hand_back(self, made, logits):
-        if isinstance(made.q, PointMass):
-            return made
-        q = made.q.probabilities.clone()
-        q[:, 0] = q[0, 0].clone()
-        return replace(made, q=Dense(q))
-
-
 def surer(made, rows):
     """Return a proposal whose q is mixed with what was drawn, in some rows."""
     if not isinstance(made.q, Dense) or not any(rows):
@@ -225,28 +213,11 @@ class NegativePadding(Deterministic):
 
 
 @caught_by("budgets_respected")
-class PaddedVocabulary(Deterministic):
-    """Drafts ids of the padded embedding, beyond the vocabulary."""
-
-    def continuation(self, tokens, budget):
-        return [*super().continuation(tokens, budget)[:-1], *[self.target.vocab_size] * (budget > 0)]
-
-
-@caught_by("budgets_respected")
 class NeedsTwoTokens(Deterministic):
     """Looks at the last two tokens, where there may be one."""
 
     def continuation(self, tokens, budget):
         return [(tokens[-1] + tokens[-2] + n) % self.target.vocab_size for n in range(budget)]
-
-
-@caught_by("budgets_respected")
-class HalfIntegers(Deterministic):
-    """Tokens are int32, as the tables they come from."""
-
-    def propose(self, request):
-        made = super().propose(request)
-        return replace(made, tokens=made.tokens.int())
 
 
 @caught_by("budgets_respected")
@@ -281,16 +252,6 @@ class OwnVocabulary(Sampling):
 
     def hand_back(self, made, logits):
         return replace(made, q=Dense(torch.softmax(logits, dim=-1)[..., :-1]))
-
-
-@caught_by("budgets_respected")
-class OneRowOnly(Deterministic):
-    """Refuses batches, as assisted generation of transformers does."""
-
-    def open(self, session):
-        if session.batch_size > 1:
-            raise ValueError("assisted generation is only supported for batch_size = 1")
-        return super().open(session)
 
 
 @caught_by("budgets_respected")
@@ -378,15 +339,6 @@ class NeedsRoomForTwo(Deterministic):
         return super().open(session)
 
 
-@caught_by("budgets_independent")
-class SharesOneBudget(Deterministic):
-    """Every row drafts as many tokens as the one with the smallest budget that is not 0."""
-
-    def propose(self, request):
-        least = min((n for n in request.budget if n), default=0)
-        return super().propose(WithBudget(request, budget=tuple(min(n, least) for n in request.budget)))
-
-
 # State differs from the committed tokens.
 
 
@@ -396,15 +348,6 @@ class KeepsRejected(Cached):
 
     def keep(self, row, begin, index, outcome):
         row += outcome.committed[index][-1:]
-
-
-@caught_by("accepted")
-class CropsOneTooMany(Cached):
-    """Takes one accepted token too many out of the cache, whose last token was not read yet."""
-
-    def keep(self, row, begin, index, outcome):
-        accepted = outcome.accepted[index]
-        row[begin + max(accepted - 1, 0) :] = outcome.committed[index][accepted:]
 
 
 @caught_by("accepted")
@@ -432,15 +375,6 @@ class HearsOnlyOfItsOwn(Cached):
     def commit(self, session, outcome):
         if any(outcome.drafted):
             super().commit(session, outcome)
-
-
-@caught_by("others_drafts")
-class TakesOthersForItsOwn(Cached):
-    """Keeps as many of its own tokens as came, whether or not it was its draft that was verified."""
-
-    def keep(self, row, begin, index, outcome):
-        accepted = min(max(len(outcome.committed[index]) - 1, 0), len(row) - begin)
-        row[begin + accepted :] = outcome.committed[index][accepted:]
 
 
 @caught_by("others_drafts")
@@ -554,31 +488,6 @@ class RemembersThePrompt(Deterministic):
         return FirstTexts(self)
 
 
-class ShorterEachTime(DraftSession):
-    """Drafts less after each rejection."""
-
-    def __init__(self, drafter):
-        self.drafter, self.rejections = drafter, 0
-
-    def propose(self, request):
-        budgets = tuple(max(budget - self.rejections, min(budget, 1)) for budget in request.budget)
-        return self.drafter.propose(WithBudget(request, budgets))
-
-    def commit(self, outcome):
-        self.rejections += any(map(int.__lt__, outcome.accepted, outcome.drafted))
-
-    def rollback(self, lengths):
-        """Keep the count: tokens are not what this remembers."""
-
-
-@caught_by("accepted")
-class ShortensItsDrafts(Deterministic):
-    """Has a rule of its own for the length of drafts, as assisted generation of transformers has."""
-
-    def open(self, session):
-        return ShorterEachTime(self)
-
-
 # State is shared, or leaks.
 
 
@@ -602,19 +511,6 @@ class OneStateForAllSessions(Cached):
         made = super().open(session)
         made.rows = self.rows.setdefault(session.batch_size, made.rows)
         return made
-
-
-@caught_by("sessions_independent")
-class UsesUpItself(Drafter):
-    """Its second session fails, since the first one took its table away."""
-
-    def __init__(self, target):
-        super().__init__(SizeConfig(), target)
-        self.inner = Sampling(target)
-
-    def open(self, session):
-        inner, self.inner = self.inner, None
-        return inner.open(session)
 
 
 @caught_by("sessions_freed")
@@ -910,17 +806,6 @@ class DrawsRowAfterRow(Stateless):
 
 
 @caught_by("rows_independent")
-class SortsRows(Deterministic):
-    """Works on rows sorted by length, and hands them back in that order."""
-
-    def propose(self, request):
-        order = sorted(range(len(request.tokens)), key=lambda row: -len(request.tokens[row]))
-        made = super().propose(request)
-        lengths = zip(order, request.budget, strict=True)
-        return Proposal(made.tokens[order], tuple(min(made.lengths[row], n) for row, n in lengths), made.q)
-
-
-@caught_by("rows_independent")
 class CopiesFromNeighbors(Deterministic):
     """Looks for continuations in all rows of the batch."""
 
@@ -935,15 +820,6 @@ class DrawsGlobally(Sampling):
 
     def all_logits(self, prefixes):
         return super().all_logits(prefixes) + torch.randn(len(prefixes), self.target.vocab_size)
-
-
-@caught_by("same_seed_same_draft")
-class LooksAtTheClock(Deterministic):
-    """Guesses otherwise at other times."""
-
-    def continuation(self, tokens, budget):
-        start = time.perf_counter_ns() // 100 + os.urandom(1)[0]
-        return [(start + n) % self.target.vocab_size for n in range(budget)]
 
 
 def changing(name, change):
