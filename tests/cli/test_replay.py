@@ -63,11 +63,6 @@ def test_a_drafter_is_replayed_at_several_gammas(specdec, record, tmp_path):
     assert all(line["text"] for line in texts)
 
 
-def test_gammas_up_to_8_are_the_default(specdec, record):
-    printed = specdec("replay", record, "random", "--quiet").stdout
-    assert [f"random-{gamma}" in printed for gamma in range(1, 10)] == [True] * 8 + [False]
-
-
 def test_drafters_are_given_as_yaml_too(specdec, record):
     both = ("{name: prompt-copy, min_match: 1}", "--drafter", "{name: prompt-copy, min_match: 3}")
     printed = specdec("replay", record, *both, "--gamma", "2", "--quiet", "--wide").stdout

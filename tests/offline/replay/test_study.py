@@ -26,7 +26,6 @@ from specdec_core.offline.replay.study_replay import replay_study
 from specdec_core.registry import default_registry
 from specdec_core.study import Study, load_study
 from specdec_core.study.config.study import drafter_key
-from specdec_core.study.report.html_report import report_page
 from specdec_core.study.report.result_files import write_results
 from specdec_core.study.report.summary import summarize
 from specdec_core.study.report.tables import results_table
@@ -312,18 +311,12 @@ def test_times_of_the_record_are_used_with_the_drafters_here(registry, model_fol
     assert row.notes[0].startswith("T(k) was recorded on cuda:0 (a large one); the drafter was timed here, on cpu")
 
 
-@pytest.mark.parametrize("spread", [0.5, 0.1, 0.001])
-def test_no_speed_is_praised_beyond_the_noise_of_the_times(replayed, spread):
+@pytest.mark.parametrize("spread", [0.1, 0.001])
+def test_the_noise_of_the_times_is_passed_on(replayed, spread):
     target = StepCosts(verify=(1.0,) * 4, overhead=0.25, verify_spread=(spread,) * 4)
     machine = timed(replayed().study, Machine("here", "cpu", target), again=(0.0,) * 4)
-    rows = summarize(replayed(RUNS[2], machines=[machine]))
-    greedy = [row for row in rows if row.task == "greedy"]
-    found = verdict(greedy)
-    assert "none is clearly faster" in found.answer
-    assert any(f"±{spread:.0%}" in warning for warning in found.warnings) == (spread > 0.02)
-    assert any(f"±{spread:.1%}" in note for note in results_table(greedy).notes)
-    assert greedy[1].replayed.noise == pytest.approx(spread)
-    assert any("too noisy" in (row.diagnosis or "") for row in greedy) == (spread > 0.02)
+    _, row, *_ = summarize(replayed(RUNS[2], machines=[machine]))
+    assert row.replayed.noise == pytest.approx(spread)
 
 
 def test_what_cannot_be_replayed_is_named_and_the_others_go_on(replayed):
@@ -405,18 +398,6 @@ def test_results_say_that_they_are_replayed(replayed, tmp_path):
     assert not {"tokens/s", "speed-up", "expected here"} & set(headings)
     assert "±" in table.rows[1].cells[headings.index("block efficiency")]
     assert all(fact in table.notes[0] for fact in ("Replayed on a record", "expected on here"))
-    page = report_page("study.yaml", rows, {}, {})
-    assert table.notes[0] in page
-    assert "measured" not in " ".join([verdict(greedy).answer, *(row.diagnosis or "" for row in greedy)])
-    for claim in (
-        "range of the repeats",
-        "the measurement, at the run",
-        "in the same repeat",
-        "Where the time went",
-    ):
-        assert claim not in page
-    timed_page = report_page("study.yaml", [replace(row, replayed=None) for row in rows], {}, {})
-    assert "eplayed on" not in timed_page
 
 
 def test_a_study_that_differs_from_the_record_is_told_how(record, model_folder):
