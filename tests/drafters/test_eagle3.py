@@ -191,6 +191,7 @@ def test_in_a_chain_each_drafter_has_its_own_layers(tmp_path):
     assert chained.metrics.accepted == alone.metrics.accepted > 0
 
 
+@pytest.mark.slow
 def test_the_head_that_ships_drafts_for_the_target_that_ships():
     target = load_model("builtin:target", device="cpu")
     drafter = Eagle3Drafter(Eagle3Config(model="builtin:eagle3"), target.info())
