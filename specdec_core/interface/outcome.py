@@ -12,6 +12,14 @@ TokenOrigin: TypeAlias = Literal["accepted", "recovered", "bonus", "forced"]
 the target after a draft that was accepted in full (or after none), or a constraint that allows no other token."""
 
 
+def common_prefix(one: Sequence[int], other: Sequence[int]) -> int:
+    """Return the number of tokens with which both sequences begin."""
+    most = min(len(one), len(other))
+    if list(one[:most]) == list(other[:most]):
+        return most  # in most cases, and quick for long ones
+    return next(index for index, (a, b) in enumerate(zip(one, other, strict=False)) if a != b)
+
+
 @dataclass(frozen=True)
 class Outcome:
     """The result of one step: the only truth about which tokens were committed.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from specdec_core.interface.outcome import common_prefix
 from specdec_core.models.loaded import LoadedModel
 from specdec_core.models.run.model_session import ModelSession
 
@@ -81,12 +82,7 @@ def _same(layout: tuple[LoadedModel, int, tuple[int, ...], bool], other: object)
 
 def _longest(prompt: Sequence[int], texts: Sequence[Sequence[int]], number: int) -> tuple[int, int]:
     """Return the text that a prompt continues furthest, its own one among equals, and how far."""
-    lengths = [_common(prompt, text) for text in texts]
+    # The last token of the prompt is read for its logits.
+    lengths = [common_prefix(prompt[:-1], text) for text in texts]
     row = max(range(len(texts)), key=lambda row: (lengths[row], row == number))
     return row, lengths[row]
-
-
-def _common(prompt: Sequence[int], text: Sequence[int]) -> int:
-    """Return the number of tokens that both begin with; the last one of the prompt is read for its logits."""
-    most = min(len(prompt) - 1, len(text))
-    return next((index for index in range(most) if prompt[index] != text[index]), most)

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from specdec_core.interface.errors import ConfigError
+from specdec_core.interface.outcome import common_prefix
 from specdec_core.models.device import uploaded
 
 if TYPE_CHECKING:
@@ -92,7 +93,7 @@ class RowConstraint:
     def _follow(self, prefix: Sequence[int]) -> bool:
         """Bring the matcher behind a prefix, as far as it is legal; return whether all of it is."""
         wanted = list(prefix[self._begin :])
-        kept = _common(self._read, wanted)
+        kept = common_prefix(self._read, wanted)
         if kept < len(self._read) and not self._matcher.rollback(len(self._read) - kept):
             # It does not recover from a text that no token continues.
             self._matcher = self._fresh.deep_copy()
@@ -214,14 +215,6 @@ def _vocabulary(tokenizer: Any, vocab_size: int, eos_ids: tuple[int, ...]) -> An
             "takes the fast tokenizers of transformers whose tokens stand for bytes."
         ) from error
     return made[vocab_size, eos_ids]
-
-
-def _common(one: Sequence[int], other: Sequence[int]) -> int:
-    """Return the length of the common beginning of two sequences."""
-    if one == other[: len(one)]:
-        return len(one)
-    pairs = zip([*one, None], [*other, None], strict=False)
-    return next(position for position, (mine, theirs) in enumerate(pairs) if mine != theirs)
 
 
 def _unpacked(packed: NDArray[np.uint8], count: int) -> NDArray[np.bool_]:

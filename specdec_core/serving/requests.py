@@ -12,6 +12,7 @@ from specdec_core.decoding.proposer import Proposer
 from specdec_core.decoding.rows import TokenView
 from specdec_core.decoding.validation import FINE, worst
 from specdec_core.interface import Outcome
+from specdec_core.interface.outcome import common_prefix
 
 _PATIENCE = 64
 """Calls without a request after which its session is closed: it has finished, or will be read again."""
@@ -68,11 +69,7 @@ class Request:
             return
         # The last new token is never an accepted one. Of a draft that the server cut before it verified it, too
         # few tokens may count as accepted, never too many.
-        accepted = 0
-        for drafted, token in zip(self._draft, new[:-1], strict=False):
-            if drafted != token:
-                break
-            accepted += 1
+        accepted = common_prefix(self._draft, new[:-1])
         self._tokens += new
         self._known.extend(new)
         self._proposer.commit(Outcome((len(self._draft),), (accepted,), (tuple(new),), (False,)))

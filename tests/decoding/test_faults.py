@@ -123,6 +123,10 @@ FAULTS = {
     ),
     "logits of another width": (lambda r: r.sample(torch.zeros(2, 3)), "[B, V]"),
     "NaN logits": (lambda r: (r.sample(torch.full((2, V), float("nan"))), r.proposal())[1], "NaN"),
+    "claims more than it drew": (
+        lambda r: (r.sample(torch.zeros(2, V)), r.proposal().shortened((2, 1)))[1],
+        "claims 2 tokens, but tokens has only 1",
+    ),
     "draws past its budget": (lambda r: [r.sample(torch.zeros(2, V)) for _ in range(9)], "budget is spent"),
 }
 

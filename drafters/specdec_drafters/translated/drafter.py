@@ -31,12 +31,13 @@ from specdec_core.interface import (
     TargetInfo,
 )
 from specdec_core.interface.errors import PluginWarning
+from specdec_core.interface.outcome import common_prefix
 from specdec_core.interface.tree import TreeShape
 from specdec_core.models import fetched_later, load_outline
 from specdec_core.registry import nested_settings
 from specdec_drafters.common.draft_model_loading import make_nested
 from specdec_drafters.settings import TranslatedConfig
-from specdec_drafters.translated.retokenized import Retokenized, Retokenizer, common
+from specdec_drafters.translated.retokenized import Retokenized, Retokenizer
 from specdec_drafters.translated.shared import SharedTokens, shared_tokens
 from specdec_drafters.translated.spelling import spelling_of
 
@@ -420,7 +421,7 @@ class _TranslatedSession(DraftSession):
     def _kept(told: list[int], draft: list[int], text: Retokenized) -> int:
         """Return how many of the tokens told and drafted the text begins with."""
         start = min(text.unchanged, len(told), len(text.ids))
-        return start + common([*told[start:], *draft], text.ids[start:])
+        return start + common_prefix([*told[start:], *draft], text.ids[start:])
 
 
 def _cut(rows: Sequence[list[int]], lengths: Sequence[int]) -> list[list[int]]:

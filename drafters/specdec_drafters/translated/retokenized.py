@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from specdec_core.interface.outcome import common_prefix
 from specdec_drafters.translated.shared import special_roles
 from specdec_drafters.translated.spelling import Spelling
 
@@ -199,14 +200,8 @@ class Retokenized:
         """Replace the tokens after the last mark."""
         start = self._marks[-1].ids
         old = self.ids[start:]
-        self.unchanged = min(self.unchanged, start + common(old, ids))
+        self.unchanged = min(self.unchanged, start + common_prefix(old, ids))
         self.ids[start:] = ids
-
-
-def common(one: Sequence[int], other: Sequence[int]) -> int:
-    """Return the length of the common prefix of two sequences."""
-    pairs = zip(one, other, strict=False)
-    return next((n for n, (a, b) in enumerate(pairs) if a != b), min(len(one), len(other)))
 
 
 def incomplete(text: bytes) -> int:

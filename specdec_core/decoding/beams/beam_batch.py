@@ -31,6 +31,7 @@ from specdec_core.decoding.tree_draft import all_paths
 from specdec_core.decoding.validation import FINE, worst
 from specdec_core.interface import LAST_HIDDEN, Outcome, StepReport
 from specdec_core.interface.errors import NumericsError
+from specdec_core.interface.outcome import common_prefix
 from specdec_core.models import ModelSession, inference_only
 from specdec_core.sampling.logits import LogitsToProbs
 
@@ -272,7 +273,7 @@ class BeamBatch:
                     committed[row] = text[lengths[row] :]
                     lengths[row] = len(text)
                 else:
-                    lengths[row] = _common(self._rows[row].tokens, text)
+                    lengths[row] = common_prefix(self._rows[row].tokens, text)
                     rest[row] = text[lengths[row] :]
         moved = [lost and not row.reason for lost, row in zip(moved, self._rows, strict=True)]
         self._extend(committed)
@@ -324,7 +325,7 @@ class BeamBatch:
         for beam, own in enumerate(prompt.state.beams):
             if beam not in row_of:
                 text = (*prompt.text, *own)
-                common = [_common(self._rows[row].tokens, text) for row in free]
+                common = [common_prefix(self._rows[row].tokens, text) for row in free]
                 row_of[beam] = free.pop(common.index(max(common)))
         return stay, [row_of[beam] for beam in range(len(rows))]
 
@@ -343,9 +344,3 @@ def _levels(prompt: PromptBeams, drafts: dict[int, tuple[int, int]]) -> int:
     for node in drafts:
         depths[node] = depths.get(prompt.nodes[node][1], 0) + 1
     return max(depths.values(), default=0)
-
-
-def _common(one: Sequence[int], other: Sequence[int]) -> int:
-    """Return the number of tokens with which both begin."""
-    pairs = zip(one, other, strict=False)
-    return next((index for index, (a, b) in enumerate(pairs) if a != b), min(len(one), len(other)))
