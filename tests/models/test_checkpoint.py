@@ -1,10 +1,9 @@
-"""A checkpoint is complete, of safetensors, and inside its folder, or it is refused before it misleads."""
+"""A checkpoint is complete and of safetensors, or it is refused before it misleads."""
 
 from __future__ import annotations
 
 import json
 import logging
-import os
 from pathlib import Path
 
 import pytest
@@ -130,29 +129,15 @@ def test_an_index_of_pickles_is_refused_before_they_are_read(folder, shard, monk
         load_model(folder.folder)
 
 
-def test_an_index_of_files_elsewhere_is_refused(folder):
-    elsewhere = folder.folder.parent / "elsewhere.safetensors"
-    folder.weights.rename(elsewhere)
-    for shard in ("../elsewhere.safetensors", str(elsewhere), "sub/../../elsewhere.safetensors"):
-        folder.index(shard)
-        with pytest.raises(ModelError, match="outside the model's folder"):
-            load_model(folder.folder)
-    for shard in ("elsewhere.safetensors", "sub/elsewhere.safetensors"):
-        (folder.folder / shard).parent.mkdir(exist_ok=True)
-        elsewhere = elsewhere.rename(folder.folder / shard)
-        folder.index(shard)
-        assert load_model(folder.folder).vocab_size == 40
-
-
-@pytest.mark.parametrize("text", ["[]", "{}", '{"weight_map": []}', '{"weight_map": {}}', "{", '{"weight_map'])
+@pytest.mark.parametrize("text", ["[]", "{}", "{"])
 def test_a_broken_index_is_an_error(folder, text):
     folder.weights.unlink()
     (folder.folder / INDEX).write_text(text)
-    with pytest.raises(ModelError, match=r"no weight_map|cannot be loaded"):
+    with pytest.raises(ModelError, match="cannot be loaded"):
         load_model(folder.folder)
 
 
-@pytest.mark.parametrize("name", ["adapter_model.bin", "pytorch_model.bin", "../x.safetensors", 3])
+@pytest.mark.parametrize("name", ["adapter_model.bin", 3])
 def test_a_config_that_names_other_files_is_refused(folder, name, monkeypatch):
     monkeypatch.setattr(torch, "load", lambda *_, **__: pytest.fail("a pickle was read"))
     torch.save(folder.model.state_dict(), folder.folder / "adapter_model.bin")
@@ -209,20 +194,6 @@ def test_a_folder_with_code_is_refused_without_a_question(folder, load, what, mo
     (folder.folder / "own.py").write_text("raise SystemExit('code was run')")
     with pytest.raises(ModelError, match="contains custom code"):
         load(folder.folder)
-
-
-@pytest.mark.parametrize("settings", [{"num_hidden_layers": 10**7}, {"vocab_size": 10**9}, {"hidden_size": 10**8}])
-def test_a_config_of_more_weights_than_the_files_can_hold_is_an_error(folder, settings):
-    folder.configure(**settings)
-    with pytest.raises(ModelError, match=r"its config needs at least .* weights \(.*\), and its files"):
-        load_model(folder.folder)
-
-
-def test_weights_that_are_a_pipe_are_an_error(folder):
-    folder.weights.unlink()
-    os.mkfifo(folder.weights)
-    with pytest.raises(ModelError, match=r"model\.safetensors is not a file"):
-        load_model(folder.folder)
 
 
 @pytest.mark.parametrize("eos", [[1, "x", None], "1", 1.5, True, {"id": 1}])

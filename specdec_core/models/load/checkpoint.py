@@ -1,4 +1,4 @@
-"""Requirements of a checkpoint: safetensors only, inside its folder, and with every weight of the model.
+"""Requirements of a checkpoint: safetensors only, with every weight of the model.
 
 transformers gives weights that a checkpoint lacks random values and logs a table. It also loads what an index of
 safetensors names, even if that is a pickle.
@@ -10,7 +10,7 @@ import json
 import logging
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path, PurePosixPath, PureWindowsPath
+from pathlib import Path
 from typing import Any
 
 from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, cached_file
@@ -24,7 +24,7 @@ _SHOWN = 4
 
 
 def check_weight_files(model: str, location: str, config: Any, options: Mapping[str, Any]) -> None:
-    """Reject weight files that are not safetensors, or lie outside the model's folder, before they are read.
+    """Reject weight files that are not safetensors, before they are read.
 
     Args:
         model: The model as the user named it.
@@ -34,55 +34,20 @@ def check_weight_files(model: str, location: str, config: Any, options: Mapping[
 
     Raises:
         ModelError: The message names the file.
-        OSError: The index cannot be read.
-        ValueError: The index is not JSON.
+        Exception: The index cannot be read.
     """
     named = getattr(config, "transformers_weights", None)
-    if named is not None:
-        _check_file(model, "config.json", str(named), (".safetensors", _INDEX))
+    files = [] if named is None else [str(named)]
     index = SAFE_WEIGHTS_INDEX_NAME if named is None else str(named)
-    if not index.endswith(_INDEX):
-        return
-    path = find_file(location, index, options)
-    if path is None:
-        return
-    read = json.loads(path.read_text(encoding="utf-8"))
-    shards = read.get("weight_map") if isinstance(read, dict) else None
-    if not isinstance(shards, dict) or not shards:
-        raise ModelError(f"{model}: {index} has no weight_map from weights to files; copy the folder again.")
-    for shard in sorted({str(shard) for shard in shards.values()}):
-        _check_file(model, index, shard, (".safetensors",))
-
-
-def check_size(model: str, location: str, config: Any, options: Mapping[str, Any]) -> None:
-    """Reject a config that names far more weights than the files in its folder can hold, before memory is taken.
-
-    A layer has at least D weights and the embedding V x D, of at least 4 bits each.
-
-    Args:
-        model: The model as the user named it.
-        location: Its folder or hub name; of a model on the hub, nothing is checked.
-        config: Its config.
-        options: As for `check_weight_files`.
-
-    Raises:
-        ModelError: The message has both numbers, or names a weight file that is not a file.
-    """
-    folder = Path(location, options.get("subfolder", ""))
-    files = list(folder.glob("*.safetensors")) if folder.is_dir() else []
+    path = find_file(location, index, options) if index.endswith(_INDEX) else None
+    if path is not None:
+        files += map(str, json.loads(path.read_text(encoding="utf-8"))["weight_map"].values())
     for file in files:
-        if not file.is_file():
-            raise ModelError(f"{model} cannot be loaded: {file.name} is not a file; copy the folder again.")
-    text_config = config.get_text_config(decoder=True)
-    names = ("num_hidden_layers", "vocab_size", "hidden_size")
-    layers, vocab, size = counts = [getattr(text_config, name, None) or 0 for name in names]
-    needed, stored = max(layers, vocab) * size, sum(file.stat().st_size for file in files)
-    if files and needed > 2 * stored:
-        named = ", ".join(f"{name} {count:,}" for name, count in zip(names, counts, strict=True))
-        raise ModelError(
-            f"{model} cannot be loaded: its config needs at least {needed:,} weights ({named}), and its files "
-            f"have {stored:,} bytes. Copy the folder again."
-        )
+        if not file.endswith((".safetensors", _INDEX)):
+            raise ModelError(
+                f"{model}: {index if path else 'config.json'} names the weight file {file!r}. Weights are read "
+                "from safetensors only, since a pickle can run code: save the model again with save_pretrained()."
+            )
 
 
 def find_file(location: str, name: str, options: Mapping[str, Any]) -> Path | None:
@@ -94,22 +59,6 @@ def find_file(location: str, name: str, options: Mapping[str, Any]) -> Path | No
     source = {key: options[key] for key in ("revision", "subfolder", "local_files_only") if key in options}
     path = cached_file(location, name, **source, _raise_exceptions_for_missing_entries=False)
     return None if path is None else Path(path)
-
-
-def _check_file(model: str, index: str, name: str, endings: tuple[str, ...]) -> None:
-    if not name.endswith(endings):
-        raise ModelError(
-            f"{model}: {index} names the weight file {name!r}. Weights are read from safetensors only, since a "
-            "pickle can run code: save the model again with save_pretrained()."
-        )
-    outside = any(
-        path.is_absolute() or ".." in path.parts for path in (PurePosixPath(name), PureWindowsPath(name))
-    )
-    if outside:
-        raise ModelError(
-            f"{model}: {index} names the weight file {name!r}, which is outside the model's folder. Copy the file "
-            "into the folder and name it without a path."
-        )
 
 
 def check_complete(model: str, info: Mapping[str, Collection[Any]]) -> None:

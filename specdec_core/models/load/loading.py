@@ -31,7 +31,6 @@ from specdec_core.models.load.adapter import (
 )
 from specdec_core.models.load.checkpoint import (
     check_complete,
-    check_size,
     check_weight_files,
     quiet_loading,
     without_progress_bar,
@@ -127,7 +126,6 @@ def _read(settings: ModelSettings, folder: Path, trust_remote_code: bool) -> tup
             given["device_map"] = settings.device_map or (str(device) if find_spec("accelerate") else None)
         given = {key: value for key, value in given.items() if value is not None}
         check_weight_files(name, location, config, options)
-        check_size(name, location, config, options)
         with without_progress_bar(), quiet_loading():
             loaded, info = _auto_class(config).from_pretrained(
                 location,
