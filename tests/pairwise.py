@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable
 from itertools import combinations, product
 
+import pytest
+
 
 def pairwise(*factors: Iterable[Hashable]) -> list[tuple[Hashable, ...]]:
     """Return combinations of one value per factor, so that every pair of values occurs in one of them.
@@ -39,3 +41,20 @@ def _best(values, factor, row, unmet):
         return sum((min(other, (factor, value)), max(other, (factor, value))) in unmet for other in row.items())
 
     return max(values, key=gain)
+
+
+def some(cases: Iterable[object], count: int) -> list[object]:
+    """Return parameters of a test, of which `count`, spread evenly, run by default, and all in the slow tests.
+
+    Args:
+        cases: A tuple for a test of several parameters, or a value for a test of one.
+        count: How many run by default.
+    """
+    listed = list(cases)
+    default = {round(number * len(listed) / count) for number in range(count)}
+    return [
+        pytest.param(
+            *(case if isinstance(case, tuple) else (case,)), marks=() if n in default else pytest.mark.slow
+        )
+        for n, case in enumerate(listed)
+    ]

@@ -41,6 +41,7 @@ def run(script, monkeypatch, capsys, *words):
     return json.loads(capsys.readouterr().out)
 
 
+@pytest.mark.slow
 def test_the_comparison_with_transformers_is_complete_and_continues(benchmark, monkeypatch, capsys, tmp_path):
     script, out = benchmark("vs_transformers"), tmp_path / "results.json"
     first = run(script, monkeypatch, capsys, *TINY, "--batch-sizes", "1", "--out", out)

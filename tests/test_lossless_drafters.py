@@ -49,7 +49,7 @@ def check(target, drafter, expected, count):
 
 @pytest.mark.parametrize("who", DRAFTERS)
 def test_drafter_gives_the_targets_distribution(target, catalogue, expected, who):
-    check(target, catalogue.make(who), expected, 4000)
+    check(target, catalogue.make(who), expected, 2500)
 
 
 @pytest.mark.slow

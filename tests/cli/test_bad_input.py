@@ -189,6 +189,7 @@ def test_an_output_that_is_in_the_way(here, specdec):
     assert "output text.py is there already; --overwrite replaces it" in specdec(*train, "text.py")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "what", [SMALL, pytest.param(("heads", *SHORT), marks=pytest.mark.slow)], ids=lambda what: what[0]
 )

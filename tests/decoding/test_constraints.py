@@ -27,6 +27,7 @@ from specdec_core.testing.harness.statistics import p_of_sequences
 from specdec_core.testing.harness.tiny_target import uncached_logits
 from tests.decoding.letters import AB, EOS, PROMPT, SPELLING, VOCAB, A, B, C, tiny_tokenizer
 from tests.drafters.hierarchies import hierarchy
+from tests.pairwise import some
 from tests.tiny import tiny_model
 from tests.toys import NO_CONFIG, CountingDrafter, Gamma, SparseDrafter, TableDrafter, target_info
 
@@ -176,7 +177,7 @@ CASES += [
 ]
 
 
-@pytest.mark.parametrize(("drafter", "regex", "setting"), CASES)
+@pytest.mark.parametrize(("drafter", "regex", "setting"), some(CASES, 7))
 def test_texts_have_the_distribution_of_the_masked_target(target, distribution, regex, drafter, setting):
     decoder = Decoder(
         target, DRAFTERS[drafter](VOCAB), gamma=Gamma(1, 4, 2, 3), sampling=SETTINGS[setting], strict=True

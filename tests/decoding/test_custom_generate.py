@@ -639,6 +639,7 @@ def test_a_config_may_leave_the_first_token_to_the_call(bos, call):
 # --- libraries on top
 
 
+@pytest.mark.slow
 def test_a_pipeline_decodes_with_it(builtin):
     writer = pipeline("text-generation", model=builtin.model, tokenizer=builtin.tokenizer)
     prompts = ["import os\nimport ", "def main():\n    return "]

@@ -11,6 +11,7 @@ import pytest
 from specdec_core.decoding import Decoder, TraceObserver
 from specdec_core.interface.settings import GenerationSettings, SamplingSettings
 from tests.lossless import PROMPT, SETTINGS, VOCAB, doubled_p_value, enumerate_continuations, small_target
+from tests.pairwise import some
 from tests.tiny import FAMILIES
 from tests.toys import CandidatesDrafter, CountingDrafter, DrawnDrafter, Gamma, SparseDrafter, TableDrafter
 
@@ -65,7 +66,7 @@ def test_greedy_drafts_for_a_sampling_target_stay_lossless(target):
     check(decoder, enumerate_continuations(target, SamplingSettings()))
 
 
-@pytest.mark.parametrize("toy", TOYS)
+@pytest.mark.parametrize("toy", some(TOYS, 2))
 def test_repetition_penalty_sees_the_prefix_of_each_draft_position(target, toy):
     # A prompt of one token: whatever else is penalized is part of the draft.
     sampling, prompt = SamplingSettings(repetition_penalty=3.0), (2, 2)

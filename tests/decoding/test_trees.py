@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from itertools import product
 
 import pytest
 
@@ -10,6 +11,7 @@ from specdec_core.decoding import Decoder, TraceObserver
 from specdec_core.interface import BestFirstTree, DraftSession, Proposal, TokenTree
 from specdec_core.interface.errors import PluginWarning
 from tests.lossless import SETTINGS, VOCAB, doubled_p_value, enumerate_continuations, small_target
+from tests.pairwise import some
 from tests.toys import CountingDrafter, Gamma, TableDrafter
 
 LENGTH = 4
@@ -30,8 +32,7 @@ def expected(target):
     return {name: enumerate_continuations(target, each, length=LENGTH) for name, each in SETTINGS.items()}
 
 
-@pytest.mark.parametrize("settings", SETTINGS)
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize(("shape", "settings"), some(product(SHAPES, SETTINGS), 8))
 def test_a_drawn_tree_gives_the_targets_distribution(target, expected, shape, settings):
     gamma = Gamma(len(SHAPES[shape]), 0, 3, tree=SHAPES[shape])
     decoder = Decoder(target, TableDrafter(VOCAB), gamma=gamma, sampling=SETTINGS[settings], strict=True)

@@ -97,7 +97,9 @@ SMALLER = {
 SLOW = re.compile(
     r"^compare (examples/(paper|code|chat|drafters|beams|json|self|suffix|trees|verification)|docs|study)"
     r"|^measure|^tune|^train (tr|par|h|early|eagle)|^benchmarks|-k lossless"
-    r"|^generate .*(builtin:stdlib|transformer|chain|arpa|code-editing)"
+    r"|^compare (llama|examples/speed)|^check (rule|gamma|drafter:ngram)"
+    r"|^record (--hidden|examples|--target builtin)"
+    r"|^generate .*(name: |--prompts|--chat|--constraint|builtin:stdlib|transformer|chain|arpa|code-editing)"
     r"|^replay .*(transformer|examples|prompt-copy|recent|--machine)|--record"
 )
 SECONDS = StepCosts(draft=(0.0,) * 9, verify=(1.0,) * 9, overhead=0.0)

@@ -182,6 +182,7 @@ def test_the_lenience_controller_is_strict_at_first(make):
     assert spent[False] > 0.4
 
 
+@pytest.mark.slow
 def test_the_rule_deviates_as_it_reports(make):
     floor = make("rule", {"name": "floor", "share": 0.5})
     assert not failures(kit_of(RuleKit, lambda: floor), "deviation_declared")

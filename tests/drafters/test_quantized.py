@@ -171,6 +171,7 @@ def test_q_is_the_copys_own_through_drafts_commits_and_ragged_rows(family, bits)
     session.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bits", [8, 4])
 def test_the_built_in_target_accepts_most_of_its_drafts(bits):
     target = load_model("builtin:target")

@@ -50,6 +50,7 @@ def config_for(targets, tmp_path):
     return config_for
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("family", "loss"),
     [

@@ -109,6 +109,7 @@ def test_the_acceptance_measured_is_that_of_drafts_at_each_anchor(targets, confi
     torch.testing.assert_close(scores.accepted, accepted, atol=1e-3, rtol=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("family", "loss"),
     [

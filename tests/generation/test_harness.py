@@ -39,6 +39,7 @@ def test_expectations_and_results_are_those_of_the_code():
     assert reason(expected, "greedy", "llama") is None
 
 
+@pytest.mark.slow
 def test_a_family_is_as_expected_and_other_tokens_are_noticed(tmp_path):
     case = Case("llama", str(tmp_path))
     row, problems = run(case, expected)

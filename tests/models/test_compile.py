@@ -18,6 +18,7 @@ from specdec_core.models.fast.cuda_graphs import IDLE, GraphPasses
 from specdec_core.models.fast.inductor import InductorPasses
 from specdec_core.models.fast.static import block_layout
 from tests.compiled import TOLERANCE, compiled, fixed, traced
+from tests.pairwise import some
 from tests.tiny import DECODER_ONLY, FAMILIES, tiny_model
 
 PROMPT = [3, 4, 5, 6]
@@ -65,6 +66,7 @@ def test_static_passes_equal_eager_ones(kind, family, rows):
     assert all(seen)
 
 
+@pytest.mark.slow
 def test_a_pass_over_one_token_is_traced_separately_or_padded():
     """Without packed weights, a pass over one token is traced separately; a packed one is padded to two tokens."""
     for loaded, codes in ((wrap_model(tiny_model("llama")), 2), (pack(wrap_model(tiny_model("llama"))), 1)):
@@ -80,7 +82,7 @@ def test_a_pass_over_one_token_is_traced_separately_or_padded():
         assert sorted(made) == [False, True][:codes]
 
 
-@pytest.mark.parametrize("kind", ["fixed", "symbolic"])
+@pytest.mark.parametrize("kind", some(["fixed", "symbolic"], 1))
 def test_texts_that_grow_and_drafts_of_any_width(kind, monkeypatch):
     """Graphs are captured for some widths and lengths, and all others run padded."""
     monkeypatch.setattr(cuda_graphs, "SHORTEST", 8)
@@ -124,7 +126,7 @@ def test_float_masks_and_hidden_states(kind):
         torch.testing.assert_close(eager, replayed, atol=1e-4, rtol=1e-4)
 
 
-@pytest.mark.parametrize("kind", ["fixed", "symbolic"])
+@pytest.mark.parametrize("kind", some(["fixed", "symbolic"], 1))
 def test_caches_that_go_on_with_other_rows_and_more_tokens(kind, monkeypatch):
     """What was captured on buffers that are gone is not replayed on the new ones."""
     monkeypatch.setattr(cuda_graphs, "SHORTEST", 8)

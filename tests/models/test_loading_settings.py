@@ -3,6 +3,7 @@
 import json
 import shutil
 import sys
+from itertools import product
 
 import pytest
 import torch
@@ -15,6 +16,7 @@ from specdec_core.interface.settings import GenerationSettings, SamplingSettings
 from specdec_core.models import load_model, load_vocabulary, wrap_model
 from specdec_core.models.load import probe
 from specdec_core.models.load.resolve import has_encoder
+from tests.pairwise import some
 from tests.tiny import FAMILIES, tiny_model
 from tests.toys import CountingDrafter, Gamma
 
@@ -62,8 +64,7 @@ def generated(loaded):
     return rows
 
 
-@pytest.mark.parametrize("attention", ["eager", "sdpa"])
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize(("name", "attention"), some(product(FAMILIES, ["eager", "sdpa"]), 6))
 def test_attention_is_the_chosen_one_and_decodes_like_generate(folder, name, attention):
     loaded = load_model(name, folder=folder, attn_implementation=attention)
     assert loaded.model.config.get_text_config(decoder=True)._attn_implementation == attention

@@ -209,6 +209,7 @@ def test_groups_have_the_quality_and_the_percentiles_of_their_prompts(rows, stud
     assert "chrF by kind" in (tmp_path / "out" / "report.html").read_text()
 
 
+@pytest.mark.slow
 def test_other_groups_need_no_decoding_unless_batches_differ(rows, study, tmp_path):
     first = run_study(study(), Recorder(), output=tmp_path / "out")
     again = Recorder()

@@ -110,6 +110,7 @@ def test_other_errors_are_not_called_a_lack_of_memory(monkeypatch):
         decoder.generate("import os", max_new_tokens=4)
 
 
+@pytest.mark.slow
 def test_a_batch_that_does_not_fit_fails_its_run_or_is_decoded_in_halves(study, monkeypatch):
     text = STUDY.replace("drafter: echo", "drafter: prompt-lookup")
 

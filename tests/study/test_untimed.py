@@ -82,6 +82,7 @@ def test_what_is_shown_has_no_speeds(written):
     assert [json.loads(line)["config"]["timing"] for line in files["results.jsonl"].splitlines()] == [False] * 10
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("where", ["here", "side by side"])
 def test_results_are_the_same_bytes_wherever_and_whenever_they_are_decoded(written, where):
     pool = WaitingPool() if where == "side by side" else None

@@ -62,12 +62,14 @@ def test_every_check_catches_a_defect(base):
     assert set(names_of(base)) - {check for _, check in DEFECTS[base]} - others <= ELSEWHERE
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("base", [GammaKit, LenienceKit])
 def test_a_controller_without_a_defect_passes(base):
     for plugin in HEALTHY[base]:
         assert not failures(kit_of(base, plugin))
 
 
+@pytest.mark.slow
 def test_a_drafter_without_a_defect_passes():
     kit = kit_for(DrafterKit, healthy.Remembers, targets="decoder-only")
     assert not failures(kit)  # the drafters that ship prove the same for others

@@ -151,6 +151,7 @@ def test_global_state_is_restored():
     assert changed_globals(before) == []
 
 
+@pytest.mark.slow
 def test_what_the_process_has_frozen_stays_frozen():
     gc.freeze()
     frozen = gc.get_freeze_count()

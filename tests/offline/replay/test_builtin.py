@@ -10,6 +10,7 @@ from specdec_core.offline.replay.drafter_replay import DrafterReplay
 from specdec_core.testing.harness.replaying import decode_and_replay, memory_record
 from tests.catalogue import FORGETFUL, Catalogue
 from tests.lossless import small_target
+from tests.pairwise import some
 
 PROMPT = (2, 3, 5, 2, 3)
 SETTINGS = {
@@ -54,7 +55,7 @@ SAMPLED = [(who, "temperature-1") for who in FORGETFUL]
 GREEDY = [(who, "greedy") for who in ("random", "copy-recent", "transformer", "heads", "hierarchy-chain")]
 
 
-@pytest.mark.parametrize(("who", "setting"), SAMPLED + GREEDY)
+@pytest.mark.parametrize(("who", "setting"), some(SAMPLED + GREEDY, 10))
 def test_a_replay_expects_what_is_counted_live(made, who, setting):
     both = agree(made, "gpt2", who, setting, 8 if setting == "greedy" and who != "random" else 100)
     assert both.farthest()[0] < 4.5
