@@ -10,7 +10,6 @@ from functools import cache
 import pytest
 import torch
 
-from specdec_core import default_registry
 from specdec_core.decoding import Decoder, captured
 from specdec_core.decoding.captured import CapturedDecision, CapturedLine
 from specdec_core.interface import Dense, Drafter, DraftSession, ModelError, Proposal
@@ -121,19 +120,6 @@ def test_what_is_not_captured_runs_pass_by_pass_and_is_told_once(device, seen, s
         assert sum(text in str(one.message) for one in told) == (part in uncaptured)
     assert len(told) == len(uncaptured)
     assert any(isinstance(kind, CapturedDecision) for kind in seen) == ("verified" not in uncaptured)
-
-
-def test_a_draft_within_another_is_captured_pass_by_pass_and_is_told_once(device, seen):
-    def chain(where):
-        first, second = drafter_on(where, "copy-recent"), drafter_on(where, "transformer")
-        config = default_registry().spec("drafter", "chain").config(drafters=(first, second), min_draft_tokens=3)
-        drafter = default_registry().create("drafter", "chain", config, target_on("cpu", "llama").info())
-        return Decoder(target_on(where, "llama", graphs=True), drafter, gamma=3, temperature=1)
-
-    expected = decode(chain("cpu"))
-    with pytest.warns(PluginWarning, match="part of another drafter's.*drafts are captured pass by pass") as told:
-        assert decode(chain(device)) == expected
-    assert len(told) == 1
 
 
 class Wrong(Drafter):

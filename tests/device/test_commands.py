@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -50,21 +49,6 @@ def test_records_are_those_of_the_cpu_and_are_replayed(specdec, study, device):
     mine, theirs = (read_record(f"record-{where}").parts[0] for where in (device, "cpu"))
     assert [text.tokens.tolist() for text in mine] == [text.tokens.tolist() for text in theirs]
     assert "prompt-copy" in specdec("replay", f"record-{device}", "prompt-copy", "--gamma", "2")
-
-
-def test_studies_are_compared(specdec, study, device):
-    for where in ("cpu", device):
-        specdec("compare", study(where), "--output", where, "--quiet")
-    texts = [
-        [json.loads(line)["tokens"] for line in Path(where, "results.jsonl").read_text().splitlines()]
-        for where in ("cpu", device)
-    ]
-    assert texts[0] == texts[1]
-
-
-def test_times_are_measured(specdec, model_folder, device):  # noqa: F811
-    options = ("--prompts", "prompts.jsonl", "--device", device, "--tokens", "20")
-    assert "prompt-copy" in specdec("measure", "--target", model_folder, *options, "--drafter", "prompt-copy")
 
 
 @pytest.mark.parametrize("trainer", ["heads", "eagle3", "transformer", "parallel", "early-exit"])

@@ -11,7 +11,7 @@ import torch
 from specdec_core.interface import LAST_HIDDEN
 from specdec_core.interface.errors import ModelError
 from specdec_core.interface.settings import TargetConfig
-from specdec_core.models import ModelSession, first_layers, load_model, pack, quantize, wrap_model
+from specdec_core.models import ModelSession, first_layers, pack, quantize, wrap_model
 from specdec_core.models.fast import compiling, cuda_graphs
 from specdec_core.models.fast.compiling import compile_as_set, compile_model, prove
 from specdec_core.models.fast.cuda_graphs import IDLE, GraphPasses
@@ -276,17 +276,6 @@ def test_what_cannot_have_a_fixed_shape_is_refused_with_the_reason():
     assert compile_as_set(loaded, "auto") is loaded
     with pytest.raises(ModelError, match=r"take a forward pass each.*Remove `compile`"):
         compile_model(loaded)
-
-
-def test_load_model_compiles(monkeypatch, tmp_path):
-    tiny_model("llama").save_pretrained(tmp_path)
-    asked = []
-    monkeypatch.setattr(
-        "specdec_core.models.load.loading.compile_as_set", lambda loaded, setting: asked.append(setting) or loaded
-    )
-    load_model(tmp_path, compile=True)
-    load_model(tmp_path)
-    assert asked == [True, "auto"]
 
 
 def test_models_made_of_a_compiled_one_do_not_run_its_passes():

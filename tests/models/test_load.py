@@ -7,7 +7,6 @@ import logging
 
 import pytest
 import torch
-from transformers import AutoTokenizer, DynamicCache
 
 from specdec_core.decoding import Decoder
 from specdec_core.interface import ModelError
@@ -113,15 +112,6 @@ def test_an_invalid_config_and_truncated_weights_are_errors(tmp_path):
                 load(tmp_path / "b")
 
 
-def test_pickled_weights_are_an_error(tmp_path):
-    model = tiny_model("llama")
-    model.save_pretrained(tmp_path)
-    (tmp_path / "model.safetensors").unlink()
-    torch.save(model.state_dict(), tmp_path / "pytorch_model.bin")
-    with pytest.raises(ModelError, match="cannot be loaded"):
-        load_model(tmp_path)
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -133,12 +123,6 @@ def test_pickled_weights_are_an_error(tmp_path):
 def test_wrong_options_say_what_is_allowed(folder, options, message):
     with pytest.raises(ModelError, match=message):
         load_model(folder / "llama", **options)
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
-def test_a_missing_gpu_is_an_error(folder):
-    with pytest.raises(ModelError, match="no GPU"):
-        load_model(folder / "llama", device="cuda")
 
 
 @pytest.mark.parametrize("family", RECURRENT)
@@ -179,23 +163,6 @@ def test_only_verified_logits_are_computed(family, monkeypatch):
     session.rollback([20, 7])
     session.forward([[3], [4]], torch.tensor([[5], [6]]))
     assert rows == [4, 2]
-
-
-def test_the_librarys_cache_concatenates_where_ours_does_not():
-    # This is why we have a cache of our own. The test fails when the reason is gone.
-    cache = DynamicCache()
-    states = torch.zeros(1, 1, 4, 2)
-    cache.update(states, states, 0)
-    before = cache.layers[0].keys.data_ptr()
-    cache.update(states, states, 0)
-    assert cache.layers[0].keys.data_ptr() != before
-
-
-def test_the_tokenizer_in_the_models_folder_is_loaded(tmp_path):
-    tiny_model("llama", vocab=4096).save_pretrained(tmp_path)
-    builtin = load_model("builtin:drafter")
-    builtin.tokenizer.save_pretrained(tmp_path)
-    assert isinstance(load_model(tmp_path).tokenizer, type(AutoTokenizer.from_pretrained(tmp_path)))
 
 
 def test_an_untied_output_embedding_is_loaded_without_a_warning(monkeypatch):

@@ -102,11 +102,6 @@ def test_rounded_weights_are_not_changed_again(function, setting):
         function(quantize(wrap_model(tiny_model("llama")), 8))
 
 
-def test_rounded_weights_are_not_trained():
-    with pytest.raises(ModelError, match="Load the model with `packed: false`"):
-        quantize(wrap_model(tiny_model("llama")), 8).model.train()
-
-
 def test_other_devices_and_quantization_methods_are_errors():
     loaded = wrap_model(tiny_model("llama"))
     loaded.model.to("meta")
