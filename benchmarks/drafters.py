@@ -293,7 +293,7 @@ def decoders_for(target: LoadedModel, options: argparse.Namespace) -> Iterator[t
     for name, settings in DRAFTERS.items():
         if is_selected(name, options):
             config = run_model(registry).model_validate({"drafter": settings, "gamma": options.gamma})
-            run = Run(name, config.drafter, config.gamma)
+            run = Run(name=name, drafter=config.drafter, gamma=config.gamma)
             yield name, make_decoder(target, run, registry=registry, sampling=sampling, strict=True)
 
 

@@ -76,7 +76,7 @@ sys.meta_path.insert(0, Slow())
 def test_commands_end_with_the_number_of_the_signal_in_the_middle_of_their_work(tmp_path):
     trained = f"--output={tmp_path / 'n.arpa'}"
     stages = {  # in which each command is stopped
-        ("measure", "--tokens=1000000", "--drafter=prompt-copy", "--device=cpu"): "prompt-copy: acceptance",
+        ("measure", "--drafter=prompt-copy", "--device=cpu"): "T = 0: recording",
         ("train", "ngram", "--samples=1000000", trained): "target writes",
     }
     with ExitStack() as processes:
