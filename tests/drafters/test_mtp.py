@@ -65,17 +65,11 @@ NORM = "mtp_layers.0.hidden_layernorm.weight"
     ("changes", "said"),
     [
         ({"config": {"speculators_model_type": "eagle3"}}, "speculators_model_type 'eagle3'. Supported: mtp"),
-        ({"config": {"num_nextn_predict_layers": 2}}, "config.json is not valid at num_nextn_predict_layers"),
         ({"layer": {"model_type": "qwen2"}}, "layers of the model_type 'qwen2'. Supported: qwen3.$"),
         ({"layer": {"model_type": "qwen3_next"}}, "'qwen3_next'. Targets with such layers have a recurrent state"),
         ({"layer": {"vocab_size": 50}}, "a vocabulary of size 50; this one's is 40"),
-        ({"layer": {"hidden_size": 32}}, "hidden states of size 32; this one's is 16"),
         ({"layer": {"num_hidden_layers": 5}}, "output of layer 5, the last of its target; this target has 4"),
-        ({"layer": {"attention_bias": True}}, "lacks the weights mtp_layers.0.self_attn.k_proj.bias, "),
         ({"drop": [NORM]}, f"lacks the weights {NORM} and has none"),
-        ({"mtp_layers.1.norm.weight": torch.zeros(2)}, "has mtp_layers.1.norm.weight"),
-        ({NORM: torch.zeros(8)}, r"is \(8,\), but config.json asks for \(16,\)"),
-        ({NORM: torch.full((16,), torch.nan)}, f"{NORM} has values that are not finite"),
     ],
 )
 def test_checkpoints_that_do_not_fit_are_refused(tmp_path, changes, said):

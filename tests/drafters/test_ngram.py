@@ -97,13 +97,8 @@ def test_arpa_over_another_vocabulary():
     [
         ({}, "give one of 'arpa' .*, 'text' .* and 'kenlm' .*; got none"),
         ({"arpa": "a", "text": "b"}, "got arpa and text"),
-        ({"arpa": "a", "order": 0}, "greater than or equal to 1"),
         ({"arpa": "a", "max_bytes": 5}, "'max_bytes' applies to 'text', not to 'arpa'"),
-        ({"arpa": "a", "words": "tokens"}, "'words' applies to 'kenlm', not to 'arpa'"),
-        ({"text": "a", "load_method": "read"}, "'load_method' applies to 'kenlm', not to 'text'"),
         ({"text": "builtin:stdlb"}, "unknown built-in text 'builtin:stdlb'. Available: builtin:stdlib"),
-        ({"text": ""}, "at least 1 character"),
-        ({"arpa": "a", "n": 2}, "unknown key 'n'"),
     ],
 )
 def test_bad_settings_are_refused(settings, message):

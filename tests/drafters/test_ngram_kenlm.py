@@ -357,8 +357,6 @@ def test_the_wrong_kind_of_words_is_told(tmp_path, words, message):
     [
         (None, "KenLM cannot read .*model: No such file or directory"),
         (b"hello\n", r'KenLM cannot read .*model: first non-empty line was "hello" not \\data'),
-        (b"", "KenLM cannot read .*model: End of file"),
-        ((DATA / "kenlm" / "small.3.trie").read_bytes()[:5000], "has size 5000 but the headers say .* 9506"),
         (
             ("\\data\\\n" + "".join(f"ngram {n}=1\n" for n in range(1, 8)) + "\n\\1-grams:\n-1\ta\n").encode(),
             "has order 7 but KenLM .* up to 6; install .* with MAX_ORDER",

@@ -20,7 +20,6 @@ from recipes.builtin_pair.parallel import worker
 from recipes.builtin_pair.results import Agreement
 from recipes.builtin_t5 import (
     architectures,
-    cards,
     distil,
     evaluate,
     ngram,
@@ -386,30 +385,3 @@ def test_the_q_of_an_ngram_file_follows_the_text(tmp_path):
     assert q.shape == (3, VOCABULARY_SIZE)
     assert q.sum(-1).tolist() == pytest.approx([1, 1, 1], abs=1e-4)
     assert q.argmax(-1).tolist() == [5, 6, END_ID]
-
-
-def test_a_card_has_the_measurements_and_the_sources():
-    alpha = {"drafter": {"alpha": 0.6125, "standard_error": 0.0104, "tokens": 9}}
-    task = {"prompts": 7, "alpha_temperature_1": alpha, "alpha_greedy": alpha}
-    results = {
-        "translation": {**task, **{role: {"loss": 2.5, "bleu": 12.34, "chrf": 40.0} for role in cards.PURPOSES}},
-        "summarization": {**task, **{role: {"loss": 3.5, "rouge1": 21.0} for role in cards.PURPOSES}},
-    }
-    for role in cards.PURPOSES:
-        effort = {"training_tokens": 12_300_000, "training_minutes": 60.2, "training_steps": 1500}
-        losses = {"translation": 2.5, "summarization": 3.5}
-        results[role] = {"parameters": 1234567, "loss_before_rounding": losses, **effort}
-    programs = [
-        {"name": name, "licence": licence, "pairs": {"train": pairs}}
-        for name, licence, pairs in (("one", "MIT", 1000), ("two", "Apache-2.0", 5), ("three", "MIT", 500))
-    ]
-    cpython = {"python": "3.11", "licence": "PSF-2.0", "pairs": {"docstrings": {"train": 44}}}
-    for role in cards.PURPOSES:
-        libraries = [{"name": "four", "licence": "MIT", "docstrings": 20}]
-        text = cards.card(role, results, {"programs": programs, "libraries": libraries, "cpython": cpython})
-        assert "| one, three, docstrings of four | MIT | 1,520 |" in text
-        assert "| CPython 3.11 (docstrings) | PSF-2.0 | 44 |" in text
-        assert "| translation | 2.500 | bleu 12.3, chrf 40.0 |" in text
-        assert "0.613 ± 0.010" in text or "0.612 ± 0.010" in text
-        assert "1,234,567" in text
-        assert "12.3 million source and target tokens" in text
