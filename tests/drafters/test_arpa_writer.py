@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from specdec_core.interface import ConfigError
 from specdec_drafters.ngram import arpa
 from specdec_drafters.ngram.arpa import read_arpa, write_arpa
 from specdec_drafters.ngram.kneser_ney import fit
@@ -80,10 +79,3 @@ def test_kenlm_scores_whole_sentences_as_the_tables_do(models, tmp_path):
         text = " ".join(map(str, sentence))
         expected = [score for score, _, _ in oracle.full_scores(text, bos=True, eos=True)]
         np.testing.assert_allclose(scores, expected, atol=1e-5)
-
-
-def test_what_cannot_be_written(models, tmp_path):
-    model = models["tiny", 1]
-    (tmp_path / "file").write_text("")
-    with pytest.raises(ConfigError, match="cannot be written"):
-        write_arpa(tmp_path / "file" / "model.arpa", model.levels, model.known)

@@ -71,19 +71,6 @@ def test_a_text_is_read_in_the_tokens_of_the_target(word_tokenizer, tmp_path):
     assert draft(DatastoreDrafter(DatastoreConfig(text="text"), target), ids[:2], 2) == ids[2:]
 
 
-@pytest.mark.parametrize(
-    ("ids", "message"),
-    [
-        ("1 2 20", "token id 20 is in the text; the target's vocabulary has the ids 0 to 19"),
-        ("1 two", "ids:1: expected token ids in decimal"),
-        ("\n", "is empty"),
-    ],
-)
-def test_ids_that_cannot_be_used(drafter_with, ids, message):
-    with pytest.raises(ConfigError, match=message):
-        drafter_with(ids)
-
-
 def test_a_text_needs_a_tokenizer():
     with pytest.raises(ConfigError, match="'datastore' cannot use the text 'x': the target has no tokenizer"):
         DatastoreDrafter(DatastoreConfig(text="x"), TargetInfo(V))

@@ -212,24 +212,16 @@ def test_what_is_no_trained_exit_is_refused(tmp_path):
     translator, card = read_exit(EXIT_FILE.find(path, tmp_path))
     assert card.layers == 1
     torch.testing.assert_close(translator, translator_for(target))
-    with pytest.raises(ModelError, match=r"none\.safetensors: no file"):
-        drafter_for(target, model=str(tmp_path / "none.safetensors"))
     (tmp_path / "empty").mkdir()
     with pytest.raises(ModelError, match=r"the folder has no early-exit.safetensors. Train an exit with"):
         drafter_for(target, model=str(tmp_path / "empty"))
     with pytest.raises(ModelError, match=r"unknown exit 'builtin:target'.*builtin:early-exit"):
         drafter_for(target, model="builtin:target")
-    broken = tmp_path / "broken.safetensors"
-    broken.write_bytes((tmp_path / "early-exit.safetensors").read_bytes()[:-9])
-    with pytest.raises(ModelError, match="no file of this format"):
-        drafter_for(target, model=str(broken))
     heads = "models/specdec_models/heads/heads.safetensors"
     with pytest.raises(ModelError, match="specdec_early_exit"):
         read_exit(EXIT_FILE.find(heads, tmp_path.__class__()))
     with pytest.raises(ModelError, match="translator has values that are not finite"):
         write_exit(tmp_path / "nan", torch.full((3, 3), float("nan")), card)
-    with pytest.raises(ModelError, match="translator has values that are not finite"):
-        write_exit(tmp_path / "big", torch.full((3, 3), 1e9), card)
 
 
 @pytest.mark.slow

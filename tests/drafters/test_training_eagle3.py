@@ -299,9 +299,6 @@ def test_layers_that_the_target_does_not_have(config_for, changes, error, said):
 @pytest.mark.parametrize(
     "settings",
     [
-        {"unrolled": 0},
-        {"decay": 0},
-        {"loss": "ce"},
         {"samples": None},
         {"retention": 0.5},
         {"parallel": True, "decay": 0.5},

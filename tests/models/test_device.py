@@ -25,7 +25,6 @@ def test_one_transfer_gives_what_each_part_holds():
     ("device", "message"),
     [
         ("mps", "device 'mps': specdec runs on CPUs and CUDA devices"),
-        ("xpu:0", "device 'xpu:0': specdec runs on CPUs and CUDA devices"),
         ("cuda:7", "device 'cuda:7' was requested, but there are only 2 GPUs"),
         ("qpu", "device 'qpu' is not known to torch"),
     ],

@@ -189,19 +189,6 @@ def test_quantization_that_cannot_work_is_refused_with_the_reason(folder, settin
 
 
 @pytest.mark.parametrize(
-    ("settings", "missing"),
-    [
-        ({"load_in_8bit": True}, "bitsandbytes"),
-        ({"quant_method": "torchao", "quant_type": "Int8WeightOnlyConfig"}, "torchao"),
-    ],
-)
-def test_quantization_names_the_missing_package(folder, absent, settings, missing):
-    absent(missing)
-    with pytest.raises(ModelError, match=rf"needs the package {missing}.*pip install 'specdec-core\[{missing}\]'"):
-        load_model("llama", folder=folder, quantization_config=settings)
-
-
-@pytest.mark.parametrize(
     ("settings", "install"),
     [
         ({"quant_method": "gptq", "bits": 4, "group_size": 32}, "pip install optimum"),
