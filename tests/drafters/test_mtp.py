@@ -13,7 +13,6 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from specdec_core.interface import ModelError
-from specdec_drafters.eagle3.checkpoint import read_eagle3
 from specdec_drafters.mtp import read_mtp
 from tests.drafters.speculator_heads import V, check_logits, target_for
 from tests.drafters.speculators_package import CASES, DATA
@@ -82,8 +81,3 @@ def test_embeddings_of_a_checkpoint_are_ignored_as_the_package_does(tmp_path):
     other = {f"{name}.weight": torch.zeros(3, 2) for name in ("embed_tokens", "lm_head", "verifier_lm_head")}
     head, _ = read_mtp(changed(tmp_path / "head", **other), target.info())
     assert torch.equal(head.embed_tokens.weight, target.features.input_embeddings)
-
-
-def test_each_drafter_names_the_type_that_it_takes():
-    with pytest.raises(ModelError, match=r"speculators_model_type 'mtp'\. Supported: eagle3"):
-        read_eagle3(str(HEADS / "qwen3"), target_for().info())

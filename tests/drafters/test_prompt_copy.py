@@ -29,22 +29,9 @@ def test_copies_what_followed_the_last_time():
     assert draft([1, 2, 3, 4, 9, 1, 2], 3) == [3, 4, 9]
 
 
-def test_the_longest_match_wins_over_a_later_one():
-    #        match of 3          match of 2
-    assert draft([1, 2, 3, 7, 9, 2, 3, 8, 1, 2, 3], 1) == [7]
-
-
-def test_of_equal_matches_the_latest_wins():
-    assert draft([1, 2, 7, 1, 2, 8, 1, 2], 1) == [8]
-
-
 def test_matches_shorter_than_asked_draft_nothing():
     assert draft([1, 2, 3, 1], 4) == []
     assert draft([1, 2, 3, 1], 2, min_match=1) == [2, 3]
-
-
-def test_a_repetition_is_continued_past_its_own_end():
-    assert draft([5, 6, 5, 6, 5, 6], 5) == [5, 6, 5, 6, 5]
 
 
 @pytest.mark.parametrize("tokens", [[], [3], [3, 3], [1, 2, 3]])
@@ -92,20 +79,6 @@ def test_any_commits_and_rollbacks_equal_a_fresh_session(prefer, data, sources):
         for row, length in zip(tokens, kept, strict=True):
             row[length:] = data.draw(texts)
         assert_as_fresh(drafter, info, session, tokens)
-
-
-def test_frequent_copies_what_followed_most_often():
-    tokens = [1, 2, 7, 1, 2, 7, 3, 1, 2, 8, 1, 2]
-    assert draft(tokens, 1) == [8]
-    assert draft(tokens, 2, prefer="frequent") == [7, 3]  # of what followed 1 2 7, the later one
-    assert draft(tokens, 1, [[1, 2, 9]], prefer="frequent") == [7]
-
-
-def test_frequent_ends_a_copy_where_less_than_the_shortest_match_is_left():
-    source = [5, 1, 3, 4, 5]  # 3 4 5 is its end; 5 alone is followed by 1
-    assert draft([3, 4], 3, [source], prefer="frequent") == [5]
-    assert draft([3, 4], 3, [source], prefer="frequent", min_match=1) == [5, 1, 3]
-    assert draft([5, 3, 4, 5, 3, 4], 5, prefer="frequent") == [5, 3, 4, 5, 3]
 
 
 def test_matches_longer_than_the_longest_count_as_equal():
