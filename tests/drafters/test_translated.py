@@ -11,9 +11,9 @@ import pytest
 import torch
 from tokenizers import decoders
 
-from specdec_core.decoding import Decoder
+from specdec_core.decoding import Decoder, greedy_request
 from specdec_core.decoding.request import DraftRecorder
-from specdec_core.interface import Candidates, Dense, PointMass, Proposal, Sparse, TargetInfo
+from specdec_core.interface import Candidates, Dense, PluginError, PointMass, Proposal, Sparse, TargetInfo
 from specdec_core.interface.settings import SamplingSettings
 from specdec_core.models import load_model, wrap_model
 from specdec_core.sampling.generators import RowGenerators
@@ -215,6 +215,22 @@ def test_without_a_shared_candidate_all_shared_tokens_have_the_same_weight(row):
     carried = SHARED_TOKENS.candidates(row)
     assert carried.ids.tolist() == sorted(SHARED.values())
     assert len(set(carried.log_weights.tolist())) == 1
+
+
+@pytest.mark.parametrize("ids", [[], [2, OTHER_VOCAB]])
+@pytest.mark.parametrize("method", ["tli", "slem"])
+def test_candidates_outside_the_drafters_own_vocabulary_are_refused(ids, method):
+    from specdec_drafters.translated.drafter import SharedTokenRequest
+
+    outer = DraftRecorder(LogitsToProbs(SamplingSettings()), RowGenerators([3]), 1, VOCAB, 2, "cpu")
+    outer.start([[2, 3]], (2,))
+    if method == "tli":
+        request = SharedTokenRequest(outer, SHARED_TOKENS, [[4]])
+    else:
+        request = greedy_request([[4]], (2,), OTHER_VOCAB, "cpu")
+    row = Candidates(np.array(ids, dtype=np.int64), np.zeros(len(ids), np.float32))
+    with pytest.raises(PluginError, match=r"ids of candidates must be|candidates have ids of shape"):
+        request.sample_candidates([row])
 
 
 def test_a_sequence_ends_before_a_token_that_is_not_shared():
