@@ -24,7 +24,6 @@ from specdec_drafters import settings as ngram_config
 from specdec_drafters.ngram import kenlm_model
 from specdec_drafters.ngram.arpa import read_arpa, write_arpa
 from specdec_drafters.ngram.drafter import NgramDrafter
-from specdec_drafters.ngram.kenlm_model import WINDOW
 from specdec_drafters.ngram.kneser_ney import fit
 from specdec_drafters.settings import NgramConfig
 from tests.drafters.kenlm_binaries import BINARIES
@@ -201,39 +200,6 @@ def test_the_table_is_found_once_and_read_after_that(model, tmp_path, monkeypatc
         np.testing.assert_array_equal(*(getattr(one.candidates._successors, array) for one in (first, second)))
 
 
-def test_a_model_of_the_same_size_with_another_probability_gets_a_table_of_its_own(tmp_path):
-    arpa = (DATA / "small.3.arpa").read_text()
-    line = next(line for line in arpa.splitlines() if line.split("\t")[1:2] == ["34"])
-    for other in (line, "-3." + line[3:]):
-        (tmp_path / "model.arpa").write_text(arpa.replace(line, other))
-        drafter_from(tmp_path, "model.arpa")
-    assert len(tables_in(tmp_path)) == 2
-
-
-@pytest.mark.parametrize(
-    "damage", [lambda raw: b"", lambda raw: raw[:-5], lambda raw: raw.replace(b"ids", b"odd")]
-)
-def test_a_damaged_table_is_found_again(model, tmp_path, damage):
-    expected = model().candidates._successors.ids
-    (table,) = tables_in(tmp_path)
-    table.write_bytes(damage(whole := table.read_bytes()))
-    np.testing.assert_array_equal(model().candidates._successors.ids, expected)
-    assert table.read_bytes() == whole
-
-
-@pytest.mark.parametrize("most", [20_000, 50_000])
-def test_of_too_many_pairs_those_of_probable_tokens_are_tried(monkeypatch, most):
-    monkeypatch.setattr(kenlm_model, "MOST_PAIRS", most)
-    monkeypatch.setattr(kenlm_model, "FEWEST_TRIED", 8)
-    probability = 1 / np.arange(1, 1001)
-    tried = kenlm_model._tried((probability / probability.sum()).astype(np.float32))
-    assert tried.sum() == pytest.approx(most, rel=0.1)
-    assert (np.diff(tried) <= 0).all()
-    assert tried[0] == 1000
-    assert tried[-1] >= 8
-    assert (kenlm_model._tried(np.full(100, 0.01, dtype=np.float32)) == 100).all()
-
-
 # What followed the last token in the text.
 
 
@@ -254,18 +220,6 @@ def test_what_followed_in_the_text_is_a_candidate_though_the_table_misses_it(mod
     assert len(scores) == 3
     assert candidates.context([last, 998, last]).seen == ()  # unknown to the model: never drafted
     assert context.last == last
-
-
-def test_far_back_in_a_text_nothing_is_looked_for_wherever_the_draft_began(model, monkeypatch):
-    """A draft asked for token by token has the q of one that began earlier, as a replay takes it."""
-    monkeypatch.setattr(kenlm_model, "MOST_SUCCESSORS", 0)
-    candidates = model(candidates=5).candidates
-    seldom = next(token for token in TEXT if candidates._ranks[token] > 20)
-    for distance, seen in ((WINDOW, (seldom,)), (WINDOW + 1, ())):
-        text = [34, seldom, *[2] * (distance - 2), 34]
-        assert candidates.context(text).seen == seen
-        assert candidates.context([7] * 40 + text).seen == seen
-        assert candidates.context(([7] * 40 + text)[-candidates.memory :]).seen == seen
 
 
 # Words that are not token ids.

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from recipes.builtin_t5 import data
-from recipes.builtin_t5.catalogs import READERS, javascript_string, po_entries, read
-from recipes.builtin_t5.cleaning import fault, placeholders, prose_key, tidy
-from recipes.builtin_t5.data import Pair, close_to, distinct, split_summaries, split_translations
-from recipes.builtin_t5.docstrings import Summary, cut, split_docstring, summaries
+from recipes.builtin_t5.catalogs import READERS, po_entries, read
+from recipes.builtin_t5.cleaning import prose_key
+from recipes.builtin_t5.data import Pair, close_to, split_summaries, split_translations
+from recipes.builtin_t5.docstrings import Summary, summaries
 from recipes.builtin_t5.programs import PROGRAMS, Package, Program
 
 BUILTIN = Path(data.BUILTIN)
@@ -65,64 +65,6 @@ msgstr[1] "%d Dateien"
     assert next(po_entries(text))["msgstr"] == 'eine "Zeile"'
 
 
-def test_properties_and_scripts_are_read_without_running_them() -> None:
-    properties = {
-        "x_de.properties": "# note\nkey = Das l\\u00e4uft nicht, \\\n    weil ''{0}'' fehlt\n",
-        "x.properties": "key=It fails, ''{0}'' is missing",
-    }
-    found = pairs_of("paired", properties, german=r"(x)_de\.properties", english=r"(x)\.properties")
-    assert found == [("It fails, '{0}' is missing", "Das läuft nicht, weil '{0}' fehlt")]
-    scripts = {
-        "de.mjs": 'var A = "Rolle";\nvar de = {\n A: A,\n "b.c": "schlie\\xDFen",\n in: { d: "eins" } };',
-        "en.mjs": 'var A = "Role";\nvar en = {\n A: A,\n "b.c": "close",\n in: { d: "one" } };',
-    }
-    found = pairs_of("paired", scripts, german=r"()de\.mjs", english=r"()en\.mjs")
-    assert found == [("Role", "Rolle"), ("close", "schließen"), ("one", "eins")]
-    with pytest.raises(ValueError, match="not a string literal"):
-        javascript_string('"open')
-
-
-@pytest.mark.parametrize(
-    ("text", "accelerators", "expected"),
-    [
-        ("Save &as…", True, "Save as…"),
-        ("Ordner (&&O) öffnen", True, "Ordner öffnen"),
-        ("R&amp;D", False, "R&D"),
-        ("see [the manual](https://a.b/c)\n now", False, "see the manual now"),
-        ("a <strong>bold</strong><br/>step", False, "a bold step"),
-    ],
-)
-def test_tidy(text: str, accelerators: bool, expected: str) -> None:
-    assert tidy(text, accelerators) == expected
-
-
-@pytest.mark.parametrize(
-    ("english", "german", "reason"),
-    [
-        ("%s of %d files", "%d Dateien von %s", None),
-        ("Hello {name}", "Hallo", "other placeholders"),
-        ("Server %s", "server", "the same in both languages"),
-        ("word " * 61, "Wort " * 40, "too long"),
-        ("one two three four", "x", "lengths differ"),
-        ("<a href='x'>see the list of all things</a>", "<a href='x'>siehe die Liste</a>", "markup"),
-    ],
-)
-def test_faults(english: str, german: str, reason: str | None) -> None:
-    found = fault(english, german)
-    assert found is None if reason is None else found is not None and found.startswith(reason)
-
-
-def test_placeholders_and_keys() -> None:
-    assert placeholders("%(name)s {x} $1 100% sure %5.2f %m") == sorted(["%(name)s", "{x}", "$1", "%5.2f", "%m"])
-    assert prose_key('Could not open "%s": error 12!') == prose_key("could not open {file} error")
-
-
-def test_one_english_text_keeps_its_two_most_frequent_german_ones() -> None:
-    texts = ["auf", "offen", "öffnen", "öffnen", "offen", "öffnen"]
-    found = distinct([translation("open", text) for text in texts])
-    assert [pair.target for pair in found] == ["öffnen", "offen"]
-
-
 def test_no_text_is_in_two_splits() -> None:
     words = ["file", "server", "user", "table", "index", "page", "value", "entry", "group", "query"]
     texts = [f"the {a} of the {b} is not in {c}" for a in words for b in words for c in words]
@@ -139,27 +81,6 @@ def test_no_text_is_in_two_splits() -> None:
     assert not close_to(keys["train"] | keys["valid"], keys["test"])
     reversed_splits = split_translations(pairs[::-1])
     assert {pair.key for pair in reversed_splits["test"]} == keys["test"]
-
-
-def test_close_to_counts_shared_words() -> None:
-    assert close_to(["a b c d e", "a b c d x y"], ["a b c d"]) == {"a b c d e"}
-
-
-def test_docstrings_are_split_and_cut() -> None:
-    text = "Return the sum\n    of two numbers.\n\n"
-    text += "    Both must be whole; a float is an error here.\n\n    Copyright (c) X\n"
-    assert split_docstring(text) == (
-        "Return the sum of two numbers.",
-        "Both must be whole; a float is an error here.",
-    )
-    found = split_docstring("frob(x, y) -> z\n\nTurn the knob twice.\n\nThe knob must be there for this to work.")
-    assert found == ("Turn the knob twice.", "The knob must be there for this to work.")
-    assert split_docstring("Only a summary stands here.") is None
-    sentences = " ".join(f"Sentence number {number} ends here." for number in range(60))
-    assert cut(sentences).endswith("here.")
-    assert 100 < len(cut(sentences).split()) <= 150
-    assert cut("a b c.\n\n" + "d " * 160, 150).split()[-1] == "d"
-    assert cut("w " * 60 + "end.\n\n" + "d " * 100).endswith("end.")
 
 
 @pytest.mark.slow
