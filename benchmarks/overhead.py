@@ -148,7 +148,7 @@ INNER_PARTS: list[Part] = [
     (LogitsToProbs, "__call__", "standardizing"),
     (SpeculativeSampling, "sample", "acceptance"),
     (SpeculativeSampling, "greedy", "acceptance"),
-    (Batch, "_append" if hasattr(Batch, "_outcome") else "_commit", "committing"),  # the other in older checkouts
+    (Batch, "_append", "committing"),
     (Proposer, "propose", "asking the drafter"),
     (Batch, "step", "rest of the step"),
 ]
@@ -268,10 +268,10 @@ def serve(bench: Bench) -> None:
 
 @contextmanager
 def other_checkout(folder: Path) -> Iterator[Callable[[Cell], Steps]]:
-    """Run this script on the packages of another checkout; yield a function that runs a cell there."""
+    """Run this benchmark as it is in another checkout; yield a function that runs a cell there."""
     packages = [folder.resolve() / part for part in (".", "drafters", "plugins", "models")]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, packages))}
-    command = [sys.executable, __file__, *sys.argv[1:], SERVE]
+    command = [sys.executable, str(folder / "benchmarks" / "overhead.py"), *sys.argv[1:], SERVE]
     with Popen(command, stdin=PIPE, stdout=PIPE, text=True, env=environment) as process:
         assert process.stdin is not None
         assert process.stdout is not None
