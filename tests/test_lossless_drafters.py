@@ -18,7 +18,7 @@ from specdec_core.interface.errors import PluginWarning
 from specdec_core.interface.settings import SamplingSettings
 from tests.catalogue import DRAFTERS, REMEMBERING, Catalogue, plugin_of
 from tests.lossless import SETTINGS, doubled_p_value, enumerate_continuations, small_target
-from tests.pairwise import pairwise
+from tests.pairwise import pairwise, some
 from tests.toys import Gamma
 
 MIXED = SamplingSettings(temperature=0.7, top_p=0.6)
@@ -81,7 +81,7 @@ def check_trees(target, drafter, settings, shape, count):
     assert doubled_p_value(decoder, exact(target, settings), count, 500, length=LENGTH) > 1e-4
 
 
-@pytest.mark.parametrize("who", WHO_DRAFTS_TREES)
+@pytest.mark.parametrize("who", some(WHO_DRAFTS_TREES, 7))
 def test_trees_give_the_targets_distribution(target, catalogue, who):
     check_trees(target, catalogue.make(who), "temperature-0.7-top-p-0.6", "best-first", 2000)
 

@@ -238,9 +238,9 @@ SAMPLED_MASK = [[0, 0, 1, 1, 1], [1, 1, 1, 1, 1]]
     ("family", "setting", "draft"),
     [
         ("gpt2", "processors", "dense"),
-        ("gpt2", "processors", "tree"),
-        ("gpt2", "temperature-0.6", "point-mass"),
-        ("t5", "processors", "point-mass"),
+        pytest.param("gpt2", "processors", "tree", marks=pytest.mark.slow),
+        pytest.param("gpt2", "temperature-0.6", "point-mass", marks=pytest.mark.slow),
+        pytest.param("t5", "processors", "point-mass", marks=pytest.mark.slow),
         ("t5", "warpers", "tree"),
         ("t5", "temperature-1", "dense"),
     ],

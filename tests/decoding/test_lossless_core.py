@@ -38,7 +38,8 @@ def check(decoder, expected, count=COUNT, prompt=PROMPT):
     ("toy", "setting"),
     [
         *[("dense", setting) for setting in SETTINGS],
-        *[(toy, setting) for toy in TOYS if toy != "dense" for setting in ("greedy", "temperature-0.7-top-p-0.6")],
+        *[(toy, "temperature-0.7-top-p-0.6") for toy in TOYS if toy != "dense"],
+        *[pytest.param(toy, "greedy", marks=pytest.mark.slow) for toy in TOYS if toy != "dense"],
     ],
 )
 def test_every_form_of_q_is_lossless(target, toy, setting):

@@ -30,7 +30,7 @@ def models():
     ("gamma", "temperature"),
     [
         (4, 0.0),
-        (1, 0.7),
+        pytest.param(1, 0.7, marks=pytest.mark.slow),
         *(pytest.param(*one, marks=pytest.mark.slow) for one in ((1, 0.0), (4, 0.7), (1, 1.0), (4, 1.0))),
     ],
 )

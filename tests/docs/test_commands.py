@@ -99,7 +99,8 @@ SLOW = re.compile(
     r"|^measure|^tune|^train (tr|par|h|early|eagle)|^benchmarks|-k lossless"
     r"|^compare (llama|examples/speed)|^check (rule|gamma|drafter:ngram)"
     r"|^record (--hidden|examples|--target builtin)"
-    r"|^generate .*(name: |--prompts|--chat|--constraint|builtin:stdlib|transformer|chain|arpa|code-editing)"
+    r"|^generate .*(name: |--gamma|--temperature 0|--prompts|--chat|--constraint)"
+    r"|^generate .*(builtin:stdlib|transformer|chain|arpa|code-editing)"
     r"|^replay .*(transformer|examples|prompt-copy|recent|--machine)|--record"
 )
 SECONDS = StepCosts(draft=(0.0,) * 9, verify=(1.0,) * 9, overhead=0.0)

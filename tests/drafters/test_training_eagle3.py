@@ -208,7 +208,7 @@ def test_the_scores_count_tokens_that_the_head_cannot_draft(targets):
     ("family", "settings"),
     [
         ("llama", {}),
-        ("llama", {"parallel": True}),
+        pytest.param("llama", {"parallel": True}, marks=pytest.mark.slow),
         pytest.param("gpt2", {"loss": "kl"}, marks=pytest.mark.slow),
         pytest.param("t5", {}, marks=pytest.mark.slow),
         pytest.param("t5", {"parallel": True, "retention": 0.5}, marks=pytest.mark.slow),

@@ -73,7 +73,7 @@ EXIT = {"name": "early-exit", "model": "builtin:early-exit"}
     ("packed", "drafter"),
     [
         ("int8", {"name": "heads", "model": "builtin:heads"}),
-        ("int8", {"name": "eagle3", "model": "builtin:eagle3"}),
+        pytest.param("int8", {"name": "eagle3", "model": "builtin:eagle3"}, marks=pytest.mark.slow),
         ("int8", EXIT),
         (False, {"name": "hierarchical", "middle": {"name": "quantized", "bits": 4}, "drafter": EXIT, "gamma": 1}),
     ],

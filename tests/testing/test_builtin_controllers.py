@@ -43,8 +43,14 @@ ALIKE = {
     "greedy-lossless",
     "schedule-steps",
     "schedule-lossless",
+    "budgeted-lossless",
+    "running-average",
+    "tree",
+    "additive",
+    "greedy",
+    "schedule",
 }
-"""Controllers of a plugin that another of its settings stands for by default."""
+"""Controllers that the slow tests check; by default, another one stands for each."""
 
 
 def each(table):

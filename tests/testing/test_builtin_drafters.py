@@ -55,7 +55,7 @@ DIFFERENT = [("suffix", True), ("transformer", True), ("hierarchy-bigram", False
 
 OF_EVERY_DRAFTER = {
     *("hidden_states_declared", "earlier_sessions_forgotten", "rollback", "eos_inside_draft"),
-    *("rows_independent", "trees_respected", "draft_sampled_from_q"),
+    *("rows_independent", "trees_respected"),
 }
 """The checks that depend most on a drafter's own code: by default, for one drafter of each plugin.
 
@@ -73,6 +73,7 @@ Large samples of every drafter are drawn in tests/test_lossless_drafters.py.
 """
 OTHERS = {
     *(
+        "draft_sampled_from_q",
         "autoregressive_as_declared",
         "many_steps",
         "long_drafts",
