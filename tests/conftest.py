@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Iterator
 
-import hypothesis  # noqa: F401  (before the heap is frozen: it asks the collector who refers to an object of trio)
+import hypothesis  # before the heap is frozen: it asks the collector who refers to an object of trio
 import pytest
 
 # Tests start processes that import torch, and each would compile it for seven seconds if none kept the result.
@@ -17,6 +17,10 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 # Torch, transformers and the tests make so many objects that the collector would look at them for a quarter of the
 # time in which tests are collected, and for a tenth of that in which they run.
 gc.disable()
+
+# The tests run as any user, who may not be allowed to write into the checkout.
+hypothesis.settings.register_profile("default", database=None)
+hypothesis.settings.load_profile("default")
 
 NO_DEVICE = pytest.StashKey[str | None]()
 
