@@ -49,9 +49,6 @@ def test_a_drafter_is_replayed_at_several_gammas(specdec, record, tmp_path):
         assert task in result.stdout.splitlines()
     assert result.stdout.count("prompt-copy-2  prompt-copy") == 2
     assert f"Replayed on {record}: no target ran; speeds are expected on cpu" in " ".join(result.stdout.split())
-    # The record was timed here, and so busy a machine may be that its times tell nothing.
-    said = " ".join(result.stdout.split())
-    assert "Best gamma by drafter: prompt-copy" in said or "too noisy" in said
     assert "expected here" not in result.stdout
     files = {path.name for path in (tmp_path / "out").iterdir()}
     assert {"results.jsonl", "summary.csv", "outputs.jsonl", "report.html", "repeats.jsonl"} <= files
