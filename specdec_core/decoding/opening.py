@@ -182,9 +182,10 @@ def open_batch(
     """
     asked = info.max_gamma
     # Nobody drafts beyond the capacity, and buffers are as wide as the longest draft.
-    trees = False
+    lenient, trees = lenience is not None, False
+    with context.guard.calling(lenience):
+        lenient = run_settings(None, None, lenience, None, None).lenient
     with context.guard.calling(rule):
-        lenient = run_settings(drafter, gamma, lenience, rule, None).lenient
         trees = model.family.trees and bool(rule.trees) and not lenient
     info = replace(info, max_gamma=min(asked, info.capacity), trees=trees)
     room = tuple(row.limit - len(row.tokens) for row in rows)
