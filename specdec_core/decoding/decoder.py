@@ -238,7 +238,6 @@ class Decoder:
                 rule=self._rule,
                 constraints=limits,
                 cache=cache,
-                tally=Tally(len(rows), info.max_gamma, started),
             )
             batch.recording = any(one.probabilities for one in observers)
             return info, batch
@@ -255,9 +254,8 @@ class Decoder:
         started: float,
     ) -> Generator[StepReport, None, BatchResult]:
         """Yield the steps of a batch, and return its result."""
-        batch, guard = yield from steps_of(open_steps, ids, observers, strict=self._strict)
-        tally = batch.tally
-        assert tally is not None
+        run = steps_of(open_steps, ids, observers, started, strict=self._strict)
+        batch, guard, tally = yield from run
         if isinstance(batch, BeamBatch):
             sequences = tuple(self._beams.generations(batch, ids, settings.num_return_sequences))
         else:

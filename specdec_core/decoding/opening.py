@@ -15,7 +15,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from specdec_core.decoding.arguments import run_settings
-from specdec_core.decoding.counts import Tally
 from specdec_core.decoding.guard import PluginGuard
 from specdec_core.decoding.proposer import Proposer
 from specdec_core.decoding.request import DraftRecorder, DraftSampler, NewTree
@@ -160,7 +159,6 @@ def open_batch(
     encoded: Encoded | None = None,
     constraints: Constraints | None = None,
     cache: PrefixCache | None = None,
-    tally: Tally | None = None,
 ) -> Batch:
     """Open a batch: the model's cache, the drafter's and the controllers' sessions.
 
@@ -178,7 +176,6 @@ def open_batch(
         encoded: What the model's encoder gave for the sources, if it has run; see `ModelSession`.
         constraints: Those of the target's texts; None at the levels below.
         cache: Opens the model's cache, and keeps it; None to free it with the batch.
-        tally: Counts the steps; None where nobody reads the counts.
     """
     asked = info.max_gamma
     # Nobody drafts beyond the capacity, and buffers are as wide as the longest draft.
@@ -222,7 +219,7 @@ def open_batch(
         proposer.reject,
         keep_open=cache is not None,
     )
-    return Batch(rows, oracle, proposer, stops, constraints, tally)
+    return Batch(rows, oracle, proposer, stops, constraints)
 
 
 class InnerLoop(DraftSession):

@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 
 from specdec_core.decoding.answer import Answered, cut
-from specdec_core.decoding.counts import Tally
 from specdec_core.decoding.proposer import Proposer
 from specdec_core.decoding.rows import Row, StopRule, TokenView
 from specdec_core.decoding.validation import copied
@@ -71,7 +70,6 @@ class Batch:
         stops: Decides when a sequence ends.
         constraints: Says where texts are complete and which tokens are forced. None inside a hierarchy, where the
             target's batch decides that.
-        tally: Counts the steps; None where nobody reads the counts.
 
     Attributes:
         recording: Whether the report of each step has the numbers that decided it.
@@ -84,9 +82,8 @@ class Batch:
         proposer: Proposer,
         stops: StopRule,
         constraints: Constraints | None = None,
-        tally: Tally | None = None,
     ) -> None:
-        self.rows, self.oracle, self.tally, self.recording = rows, oracle, tally, False
+        self.rows, self.oracle, self.recording = rows, oracle, False
         self._tokens = tuple(TokenView(row.tokens) for row in rows)
         self._proposer, self._stops, self._constraints = proposer, stops, constraints
         self._steps = 0
@@ -136,8 +133,6 @@ class Batch:
             verification=verification,
         )
         self._steps += 1
-        if self.tally is not None:
-            self.tally.add(report)
         self._proposer.observe(report)
         self.oracle.observe(report)
         return report

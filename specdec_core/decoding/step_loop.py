@@ -1,4 +1,4 @@
-"""The loop over the steps of a batch: observers, warnings and the end."""
+"""The loop over the steps of a batch: counts, observers, warnings and the end."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Protocol, TypeVar
 
 import torch
 
+from specdec_core.decoding.counts import Tally
 from specdec_core.decoding.guard import PluginGuard
 from specdec_core.decoding.observers import Observer
 from specdec_core.interface import SessionInfo, StepReport
@@ -46,27 +47,31 @@ def steps_of(
     open_batch: Callable[[PluginGuard], tuple[SessionInfo, S]],
     prompts: Sequence[Sequence[int]],
     observers: Sequence[Observer],
+    began: float,
     *,
     strict: bool,
-) -> Generator[StepReport, None, tuple[S, PluginGuard]]:
+) -> Generator[StepReport, None, tuple[S, PluginGuard, Tally]]:
     """Yield the reports of a batch's steps, and close it at the end, or where the caller leaves.
 
     Args:
         open_batch: Opens the batch; returns what drafters know about it, too.
         prompts: The token ids of its prompts, for observers.
         observers: Called at the beginning and after every step.
+        began: When the call began, of `perf_counter`.
         strict: Raise when a plugin fails.
 
     Returns:
-        The batch, and the guard with what plugins did wrong.
+        The batch, the guard with what plugins did wrong, and the counts of the steps.
     """
     guard = PluginGuard(strict=strict)
     info, batch = open_batch(guard)
+    tally = Tally(len(prompts), info.max_gamma, began)
     try:
         for observer in observers:
             observer.on_start(info, prompts)
         while not batch.done:
             report = batch.step()
+            tally.add(report)
             guard.warn()
             for observer in observers:
                 observer.on_step(report)
@@ -78,7 +83,7 @@ def steps_of(
     finally:
         batch.close()
     guard.warn()
-    return batch, guard
+    return batch, guard, tally
 
 
 def _out_of_memory(info: SessionInfo) -> OutOfMemoryError:

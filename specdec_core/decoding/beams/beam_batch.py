@@ -24,7 +24,6 @@ from specdec_core.decoding.beams.beam_draft import BeamGamma, DraftSearch, log_p
 from specdec_core.decoding.beams.prompt_beams import PromptBeams
 from specdec_core.decoding.beams.search import Continuations, Hypothesis
 from specdec_core.decoding.beams.tree_block import TreeBlock
-from specdec_core.decoding.counts import Tally
 from specdec_core.decoding.proposer import Proposer
 from specdec_core.decoding.rows import Row, TokenView
 from specdec_core.decoding.tree_draft import all_paths
@@ -73,7 +72,7 @@ class BeamBatch:
         self._search = search
         self._to_probs = to_probs
         self._candidates = candidates
-        self.tally = Tally(len(prompts))
+        self._steps = 0
 
     @property
     def done(self) -> bool:
@@ -121,7 +120,7 @@ class BeamBatch:
             verify_seconds=verified - proposed,
             step_seconds=now - started,
         )
-        self.tally.add(report)
+        self._steps += 1
         self._proposer.observe(report)
         return report
 
@@ -238,7 +237,7 @@ class BeamBatch:
             finished=tuple(prompt.done for prompt in self.prompts),
         )
         nothing = ((),) * len(drafted)
-        return StepReport(self.tally.steps, self._asked(), outcome, nothing, 0.0, 0.0, 0.0, (0.0,) * len(drafted))
+        return StepReport(self._steps, self._asked(), outcome, nothing, 0.0, 0.0, 0.0, (0.0,) * len(drafted))
 
     def _asked(self) -> tuple[int, ...]:
         """Return the number of levels that each prompt was to draft."""

@@ -26,7 +26,7 @@ from specdec_core.decoding.arguments import (
     run_settings,
     settings_or_default,
 )
-from specdec_core.decoding.counts import Metrics, RequestMetrics, Tally
+from specdec_core.decoding.counts import Metrics, RequestMetrics
 from specdec_core.decoding.custom_generate.call import Call, hidden_arguments, read_call
 from specdec_core.decoding.custom_generate.columns import Columns
 from specdec_core.decoding.custom_generate.processors import PreparedProcessors
@@ -221,18 +221,17 @@ class GenerateWith:
                 stops=StopRule(call.eos_ids),
                 rule=self._rule or SpeculativeSampling(),
                 encoded=call.encoded,
-                tally=Tally(len(rows), info.max_gamma),
             )
 
         pad_id = call.padding.pad_id if call.pads else None
         columns = Columns(call.ids, call.criteria, pad_id, call.streamer, to_probs, scores=scores, logits=logits)
         began = perf_counter()
-        steps = steps_of(open_steps, sources, (), strict=self._strict)
+        steps = steps_of(open_steps, sources, (), began, strict=self._strict)
         while True:
             try:
                 report = next(steps)
             except StopIteration as end:
-                tally: Tally = end.value[0].tally
+                tally = end.value[2]
                 seconds = perf_counter() - began
                 metrics = replace(tally.metrics.with_seconds(seconds), tokens=columns.tokens)
                 return columns, metrics, tally.requests
