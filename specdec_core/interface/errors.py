@@ -6,6 +6,7 @@ import json
 import os
 import re
 import traceback
+import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from difflib import get_close_matches
@@ -169,13 +170,13 @@ def reading(
         raise error(f"{path}: the file does not exist.{nearby()}") from cause
     except UnicodeDecodeError as cause:
         raise error(f"{path}: this is not a text file ({_not_utf8(path)}); expected {expected}.") from cause
-    except OSError as cause:
-        raise error(f"{path}: cannot be read: {cause.strerror or cause}.") from cause
+    except (OSError, EOFError, zlib.error) as cause:  # the last two are of a broken file of gzip
+        raise error(f"{path}: cannot be read: {getattr(cause, 'strerror', None) or cause}.") from cause
 
 
 def _not_utf8(path: Path) -> str:
     """Return where a file is not UTF-8; the exception counts from the part that was being decoded."""
-    if path.is_file():  # a pipe cannot be read again
+    if path.is_file() and path.suffix.lower() != ".gz":  # a pipe cannot be read again
         with path.open("rb") as lines:
             for number, line in enumerate(lines, start=1):
                 try:

@@ -3,7 +3,7 @@
 Inside `reading`, what the system says becomes an error that names the file::
 
     path = input_path(config.file, folder)
-    with reading(path, ConfigError, "a table"), path.open(encoding="utf-8-sig") as lines:
+    with reading(path, ConfigError, "a table"), open_text(path) as lines:
         ...
 
 A trainer calls `check_output` before it starts and writes inside `writing_file` or `writing_folder`::
@@ -16,12 +16,14 @@ A trainer calls `check_output` before it starts and writes inside `writing_file`
 
 from __future__ import annotations
 
+import gzip
 import os
 import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import TextIO, cast
 
 from specdec_core.interface.errors import ConfigError, SpecdecError, shortened
 
@@ -45,6 +47,18 @@ def input_path(path: str | Path, folder: Path = Path(), error: type[SpecdecError
         reason = getattr(cause, "strerror", None) or cause
         raise error(f"{shortened(str(path))}: cannot be read: {reason}.") from cause
     return found
+
+
+def open_text(path: Path, newline: str | None = None) -> TextIO:
+    """Open a text file in UTF-8, with or without a byte order mark; a file whose name ends in `.gz` is unpacked.
+
+    Args:
+        path: The file.
+        newline: As for `open`.
+    """
+    if path.suffix.lower() == ".gz":
+        return cast("TextIO", gzip.open(path, "rt", encoding="utf-8-sig", newline=newline))
+    return path.open(encoding="utf-8-sig", newline=newline)
 
 
 def check_output(path: Path, overwrite: bool, *, folder_with: str | None = None) -> None:

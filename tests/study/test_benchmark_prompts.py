@@ -109,6 +109,14 @@ def test_tasks_of_spec_bench_are_a_column(read, write):
         read(file="question.jsonl", group="task")
 
 
+def test_the_test_split_of_mbpp_is_read_from_the_file_of_all_its_tasks(read, write):
+    row = ROWS["mbpp"][0]
+    write("mbpp.jsonl", *({**row, "task_id": number} for number in (1, 10, 11, 510, 511, 974)))
+    assert [one.id for one in read(benchmark="mbpp", path="mbpp.jsonl")] == ["11", "510"]
+    write("train.jsonl", {**row, "task_id": 974})
+    assert [one.id for one in read(benchmark="mbpp", path="train.jsonl")] == ["974"]
+
+
 def test_what_a_study_states_wins(read, write):
     row = {"question": "1 + 1?", "answer": "2"}
     write("rows.jsonl", row)

@@ -1,5 +1,6 @@
 """Prompts from where people have them: tables, JSON, text, Spec-Bench's questions, Hugging Face datasets."""
 
+import gzip
 import json
 import os
 import subprocess
@@ -66,6 +67,26 @@ def test_columns_of_a_table_by_name(read, write, name, separator):
     assert found[1] == PromptText("k2", "How?", references=("So.",), source="k2")
     filled = read(file=name, template="{{Q}}: {question}\nA:", columns={"reference": "answer"})
     assert filled[0] == PromptText("2", "{Q}: Why?\nA:", references=("Because.",))
+
+
+def test_a_quote_in_a_tsv_is_a_character(read, write):
+    write("p.tsv", 'prompt\tid\n"Why?\ta\nsay "b"\tb\n')
+    assert read(file="p.tsv") == (PromptText("a", '"Why?'), PromptText("b", 'say "b"'))
+
+
+def test_a_value_may_be_long(read, write):
+    write("p.csv", f"prompt\n{'a' * 140_000}\n")
+    assert len(read(file="p.csv")[0].text) == 140_000
+
+
+def test_a_file_of_gzip(read, tmp_path):
+    packed = gzip.compress(b'{"prompt": "a"}\n')
+    (tmp_path / "p.jsonl.gz").write_bytes(packed)
+    assert texts(read(file="p.jsonl.gz")) == ["a"]
+    for broken in (packed[:-9], b"plain"):
+        (tmp_path / "p.jsonl.gz").write_bytes(broken)
+        with pytest.raises(PromptError, match=r"p\.jsonl\.gz: cannot be read"):
+            read(file="p.jsonl.gz")
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from typing import Any
 
 from specdec_core.interface.errors import PromptError, unknown_name
 from specdec_core.interface.files import input_path
-from specdec_core.study.config.prompt_rows import SUFFIXES, Row
+from specdec_core.study.config.prompt_rows import Row, is_readable
 
 _STEPS = "\nPlease reason step by step, and put your final answer within \\boxed{{}}."
 
@@ -66,6 +66,8 @@ _PLACEHOLDER = "FULL BENCHMARK DATA SHOULD BE FETCHED FROM THE SOURCE USING SPEC
 """Stands in SPEED-Bench's public files for texts that a license forbids copying."""
 _OF_MT_BENCH = ("writing", "roleplay", "reasoning", "math", "coding", "extraction", "stem", "humanities")
 """Categories of Spec-Bench that are one task in its tables, `mt_bench`; each of the others is a task."""
+_MBPP_TEST = set(map(str, range(11, 511)))
+"""Ids of the tasks of MBPP's test split."""
 _PROMPT_KEYS = ("column", "template")
 
 
@@ -123,7 +125,7 @@ def _file_in(path: Path, name: str, words: Mapping[str, bool]) -> str:
     """
     if not path.is_dir():
         return ""
-    files = (one for one in path.rglob("*") if one.suffix.lower() in SUFFIXES and one.is_file())
+    files = (one for one in path.rglob("*") if is_readable(one) and one.is_file())
     every = sorted(one.relative_to(path).as_posix() for one in files)
     found = every
     for word, needed in words.items():
@@ -139,17 +141,25 @@ def _file_in(path: Path, name: str, words: Mapping[str, bool]) -> str:
     )
 
 
-def with_tasks(name: str | None, rows: Iterable[Row]) -> Iterable[Row]:
-    """Return rows that also have the column `task` if they are Spec-Bench's: one of its six tasks.
+def benchmark_rows(name: str | None, rows: Iterable[Row]) -> Iterable[Row]:
+    """Return the rows of a benchmark: those of MBPP's test split, and Spec-Bench's with the column `task`.
+
+    MBPP's own file holds all splits. A file without any task of the test split is another one that was meant.
 
     Args:
         name: Name of the benchmark; None for other prompts.
         rows: The rows.
     """
-    return map(_with_task, rows) if name == "spec-bench" else rows
+    if name == "spec-bench":
+        return map(_with_task, rows)
+    if name == "mbpp":
+        rows = list(rows)
+        return [row for row in rows if row.problem or str(row.values.get("task_id")) in _MBPP_TEST] or rows
+    return rows
 
 
 def _with_task(row: Row) -> Row:
+    """Return a row of Spec-Bench that also has the column `task`: one of its six tasks."""
     category = row.values.get("category")
     if category is None:
         return row

@@ -9,15 +9,17 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from specdec_core.interface.errors import PromptError, reading, shortened
-from specdec_core.interface.files import input_path
+from specdec_core.interface.files import input_path, open_text
 
 if TYPE_CHECKING:
     from specdec_core.study.config.schema import PromptsConfig
 
 INSTALL = "pip install 'specdec-core[datasets]'"
+_MAX_FIELD = 2**31 - 1
+"""The most characters of a value in a table: the most that the module csv takes on every system."""
 
 
 @dataclass(frozen=True)
@@ -39,25 +41,28 @@ class Row:
     table: bool = False
 
 
-def file_rows(path: Path, shuffle: int | None = None) -> Iterator[Row]:
-    """Yield the rows of a file, in the format that its suffix names. Blank lines are skipped.
+def file_rows(path: Path) -> Iterator[Row]:
+    """Return the rows of a file, in the format that its suffix names. Blank lines are skipped.
 
     Args:
         path: The file.
-        shuffle: Seed of a random order; None is the order of the file.
 
     Raises:
         PromptError: It cannot be read, or its suffix is unknown.
     """
-    suffix = path.suffix.lower()
-    if suffix not in _READERS:
+    if not is_readable(path):
         raise PromptError(f"{path}: its name does not tell the format. Give a file ending in {_LISTED}.")
-    rows = _READERS[suffix](path)
-    if shuffle is None:
-        yield from rows
-        return
-    every = list(rows)
-    yield from (every[index] for index in shuffled(len(every), shuffle))
+    return _READERS[_suffix(path)](path)
+
+
+def is_readable(path: Path) -> bool:
+    """Return whether the name of a file tells a format that `file_rows` reads."""
+    return _suffix(path) in _READERS
+
+
+def _suffix(path: Path) -> str:
+    """Return the suffix of a file that names its format, which stands before that of gzip."""
+    return Path(path.name.lower().removesuffix(".gz")).suffix
 
 
 def dataset_rows(config: PromptsConfig, folder: Path) -> Iterator[Row]:
@@ -115,7 +120,7 @@ def _without_progress_bars(datasets: Any) -> Iterator[None]:
 
 
 def _json_lines(path: Path) -> Iterator[Row]:
-    with reading(path, PromptError, "JSON, one object per line"), path.open(encoding="utf-8-sig") as lines:
+    with reading(path, PromptError, "JSON, one object per line"), open_text(path) as lines:
         for number, line in enumerate(lines, start=1):
             if line.strip():
                 yield _json_row(f"{path}:{number}", number, line)
@@ -138,7 +143,7 @@ def _object_row(where: str, number: int, entry: Any) -> Row:
 
 
 def _json_list(path: Path) -> Iterator[Row]:
-    with reading(path, PromptError, "a JSON list of objects"), path.open(encoding="utf-8-sig") as file:
+    with reading(path, PromptError, "a JSON list of objects"), open_text(path) as file:
         text = file.read()
     try:
         entries = json.loads(text)
@@ -151,13 +156,11 @@ def _json_list(path: Path) -> Iterator[Row]:
         yield _object_row(f"{path}: entry {number}", number, entry)
 
 
-def _separated(separator: str) -> Callable[[Path], Iterator[Row]]:
+def _separated(separator: str, quoting: Literal[0, 3], advice: str = "") -> Callable[[Path], Iterator[Row]]:
     def rows(path: Path) -> Iterator[Row]:
-        with (
-            reading(path, PromptError, "a table with a header"),
-            path.open(encoding="utf-8-sig", newline="") as file,
-        ):
-            reader = csv.reader(file, delimiter=separator, strict=True)
+        csv.field_size_limit(_MAX_FIELD)
+        with reading(path, PromptError, "a table with a header"), open_text(path, newline="") as file:
+            reader = csv.reader(file, delimiter=separator, quoting=quoting, strict=True)
             try:
                 header = next(reader, [])
                 if len(set(header)) < len(header):
@@ -165,7 +168,7 @@ def _separated(separator: str) -> Callable[[Path], Iterator[Row]]:
                 begun = reader.line_num + 1
                 for values in reader:
                     if values:
-                        yield _table_row(path, begun, header, values)
+                        yield _table_row(path, begun, header, values, advice)
                     begun = reader.line_num + 1
             except csv.Error as error:
                 raise PromptError(f"{path}:{reader.line_num}: this is not a table: {error}.") from error
@@ -173,10 +176,10 @@ def _separated(separator: str) -> Callable[[Path], Iterator[Row]]:
     return rows
 
 
-def _table_row(path: Path, number: int, header: Sequence[str], values: Sequence[str]) -> Row:
+def _table_row(path: Path, number: int, header: Sequence[str], values: Sequence[str], advice: str) -> Row:
     problem = None
     if len(values) != len(header):
-        problem = f": this row has {len(values)} values, the header has {len(header)}; quote values with commas."
+        problem = f": this row has {len(values)} values, the header has {len(header)}{advice}."
     return Row(f"{path}:{number}", number, dict(zip(header, values, strict=False)), problem, table=True)
 
 
@@ -199,7 +202,7 @@ def _parquet(path: Path) -> Iterator[Row]:
 
 
 def _text_lines(path: Path) -> Iterator[Row]:
-    with reading(path, PromptError, "text, one prompt per line"), path.open(encoding="utf-8-sig") as lines:
+    with reading(path, PromptError, "text, one prompt per line"), open_text(path) as lines:
         for number, line in enumerate(lines, start=1):
             if line.strip():
                 yield Row(f"{path}:{number}", number, {"prompt": line.rstrip("\n")}, table=True)
@@ -208,13 +211,11 @@ def _text_lines(path: Path) -> Iterator[Row]:
 _READERS: dict[str, Callable[[Path], Iterator[Row]]] = {
     ".jsonl": _json_lines,
     ".json": _json_list,
-    ".csv": _separated(","),
-    ".tsv": _separated("\t"),
+    ".csv": _separated(",", csv.QUOTE_MINIMAL, "; quote values with commas"),
+    ".tsv": _separated("\t", csv.QUOTE_NONE),
     ".parquet": _parquet,
     ".txt": _text_lines,
 }
 """Readers by the suffix of the file."""
 
-SUFFIXES = tuple(_READERS)
-"""Suffixes of the files that are read."""
-_LISTED = " or ".join([", ".join(SUFFIXES[:-1]), SUFFIXES[-1]])
+_LISTED = " or ".join([", ".join([*_READERS][:-1]), [*_READERS][-1]]) + ", or one of these and .gz"

@@ -11,13 +11,13 @@ from specdec_core.interface.errors import ModelError, PromptError, reading
 from specdec_core.interface.files import input_path
 from specdec_core.models.chat_template import Turn, render_chat
 from specdec_core.registry import shipped_file
-from specdec_core.study.config.benchmarks import check_placeholders, with_tasks
+from specdec_core.study.config.benchmarks import benchmark_rows, check_placeholders
 from specdec_core.study.config.messages import turns_of
 from specdec_core.study.config.prompt_file import PromptText, conversations, read_rows
-from specdec_core.study.config.prompt_rows import dataset_rows, file_rows, shuffled
+from specdec_core.study.config.prompt_rows import Row, dataset_rows, file_rows, shuffled
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
     from specdec_core.study.config.schema import PromptsConfig
@@ -199,12 +199,16 @@ def _read(config: PromptsConfig, folder: Path, benchmark: str | None) -> tuple[s
     if config.tokens is not None:
         order = shuffled(len(config.tokens), config.shuffle)[: config.limit]
         return "the list of tokens", [PromptText(str(n + 1), None, tokens=config.tokens[n]) for n in order]
+    rows: Iterable[Row]
     if config.dataset is not None:
         name, rows = config.dataset, dataset_rows(config, folder)
     else:
         path = _file(f"builtin:{config.builtin}" if config.file is None else config.file, folder)
-        name, rows = str(path), file_rows(path, config.shuffle)
-    return name, read_rows(with_tasks(benchmark, rows), config.chosen_columns(), config.limit)
+        name, rows = str(path), benchmark_rows(benchmark, file_rows(path))
+        if config.shuffle is not None:
+            every = list(rows)
+            rows = [every[index] for index in shuffled(len(every), config.shuffle)]
+    return name, read_rows(rows, config.chosen_columns(), config.limit)
 
 
 def _file(given: str | Path, folder: Path) -> Path:
