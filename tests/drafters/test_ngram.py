@@ -70,6 +70,12 @@ def test_max_bytes_may_fall_within_a_character(tmp_path):
     assert texts.read_documents("text", tmp_path, 8) == ["aéaéa"]
 
 
+def test_a_byte_order_mark_is_no_part_of_a_text_to_train_on(tmp_path):
+    (tmp_path / "text").write_bytes(b"\xef\xbb\xbf1 2\n")
+    assert texts.read_documents("text", tmp_path, None) == ["1 2\n"]
+    assert [ids.tolist() for ids in texts.read_ids(tmp_path / "text")] == [[1, 2]]
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [

@@ -6,6 +6,7 @@ import json
 import re
 import sysconfig
 import tokenize
+from codecs import BOM_UTF8
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -45,7 +46,7 @@ def read_documents(text: str, folder: Path, max_bytes: int | None) -> list[str]:
     path = input_path(text, folder)
     with reading(path, ConfigError, "a text to count"), path.open("rb") as file:
         raw = file.read(-1 if max_bytes is None else max_bytes)
-        document = _decode(raw, cut=max_bytes is not None and len(raw) == max_bytes)
+        document = _decode(raw, cut=max_bytes is not None and len(raw) == max_bytes).removeprefix("\ufeff")
     if not document.strip():
         raise ConfigError(f"the text {path} is empty; give a non-empty text.")
     return [document]
@@ -68,7 +69,7 @@ def read_ids(path: Path) -> list[NDArray[np.int32]]:
     import numpy as np  # not at the top: the settings of trainers import this module
 
     with reading(path, ConfigError, "token ids"), path.open("rb") as file:
-        lines = file.read().removesuffix(b"\n").split(b"\n")
+        lines = file.read().removeprefix(BOM_UTF8).removesuffix(b"\n").split(b"\n")
     sentences = []
     for number, line in enumerate(lines, start=1):
         words = line.split()

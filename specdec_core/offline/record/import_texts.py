@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from specdec_core.interface.errors import ConfigError, reading
+from specdec_core.interface.files import open_text
 from specdec_core.interface.settings import GenerationSettings, SamplingSettings, TargetConfig
 from specdec_core.models import load_outline
 from specdec_core.offline.record.format import (
@@ -51,11 +52,13 @@ def import_texts(
     if (output / HEADER).exists() and not fresh:
         raise ConfigError(f"output {output} holds a record; --fresh replaces it, or choose another --output.")
     outline = load_outline(target.model, folder=folder, revision=target.revision, subfolder=target.subfolder)
-    with reading(source, ConfigError, "JSON lines"):
-        lines = source.read_text(encoding="utf-8").splitlines()
+    with reading(source, ConfigError, "JSON lines"), open_text(source) as file:
+        lines = list(file)
     ends = () if generation.ignore_eos else outline.eos_ids
     found: dict[tuple[int, ...], list[TextLine]] = {}
     for count, data in enumerate(lines, start=1):
+        if not data.strip():
+            continue
         line = validated(TextLine, data, source, f"line {count}")
         if problem := _problem(line, outline.vocab_size, ends, sampling, generation):
             raise ConfigError(f"{source}: line {count}: {problem}")

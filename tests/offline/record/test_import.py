@@ -58,6 +58,12 @@ def test_an_end_of_sequence_is_the_reason(read, model_folder):
         read({**PLAIN, "tokens": [end, 3]}, fresh=True)
 
 
+def test_marks_and_breaks_within_a_text_part_no_lines(read):
+    other = {**PLAIN, "id": "a\u2028b", "prompt": [5]}
+    (part,) = read("\ufeff" + json.dumps(other, ensure_ascii=False), "", PLAIN).parts
+    assert [prompt.id for prompt in part.prompts] == ["a\u2028b", "2"]
+
+
 def test_groups_are_those_of_the_lines(read):
     (part,) = read({**PLAIN, "group": ["code"]}, {**PLAIN, "prompt": [5], "group": ["prose"]}).parts
     assert [prompt.group for prompt in part.prompts] == [("code",), ("prose",)]
