@@ -9,8 +9,10 @@ References:
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from copy import copy
+from types import FunctionType
 from typing import TYPE_CHECKING, Self
 
 import torch
@@ -61,6 +63,8 @@ PREFIX_READERS = "logits processors and constraints read the text before each po
 """Why what depends on them is not captured."""
 _PROOFS = 8
 """In how many of its first calls a processor that a user gave is asked twice."""
+_MOST_ENTRIES = 1000
+"""Larger containers count as unchanged while their length is."""
 
 
 class LogitsToProbs:
@@ -70,7 +74,8 @@ class LogitsToProbs:
         settings: Sampling settings.
         processors: Further transformers logits processors. They run after the repetition penalty and before the
             temperature, as in `generate`.
-        prove: Ask each of them twice in its first calls, and reject one that keeps state.
+        prove: Watch the attributes of each of them, ask it twice in its first calls, and reject one that keeps
+            state.
 
     Attributes:
         greedy: Whether every distribution is one-hot.
@@ -91,7 +96,7 @@ class LogitsToProbs:
         self._temperature_only = not processors and all(
             isinstance(one, hf.TemperatureLogitsWarper) for one in self._chain
         )
-        self._unproved = dict.fromkeys(map(id, processors), _PROOFS if prove else 0)
+        self._unproved = dict.fromkeys(map(id, processors), _PROOFS) if prove else {}
         self._reads_prefix = any(type(one) not in _PREFIX_FREE for one in self._chain)
         self.constraints: Constraints | None = None
         self._of_drafts = False
@@ -174,10 +179,11 @@ class LogitsToProbs:
                     raise ValueError(
                         f"{type(processor).__name__} needs the prefix of each position; pass prefixes"
                     )
-                before, scores = scores, self._with_prefixes(processor, scores, prefixes)
-                if self._unproved.get(id(processor)):
-                    self._unproved[id(processor)] -= 1
-                    self._require_no_state(processor, before, prefixes, scores)
+                watched = id(processor) in self._unproved
+                before, state = scores, _state_of(processor) if watched else {}
+                scores = self._with_prefixes(processor, scores, prefixes)
+                if watched:
+                    self._require_no_state(processor, before, prefixes, scores, state)
         return scores
 
     def _with_prefixes(
@@ -189,22 +195,36 @@ class LogitsToProbs:
         return torch.cat(rows)
 
     def _require_no_state(
-        self, processor: hf.LogitsProcessor, scores: Tensor, prefixes: Sequence[Sequence[int]], before: Tensor
+        self,
+        processor: hf.LogitsProcessor,
+        scores: Tensor,
+        prefixes: Sequence[Sequence[int]],
+        before: Tensor,
+        state: dict[str, object],
     ) -> None:
-        """Ask a processor again for the positions of a step, after it has seen them all.
+        """Reject a processor whose attributes have changed, or that answers otherwise when it is asked again.
 
         A step verifies several positions, the last of which may be rejected. What a processor remembers of them
-        would change the text without a word.
+        would change the text without a word. What it sets in its first call may be a part of its preparation.
 
         Raises:
-            ConfigError: It answers otherwise.
+            ConfigError: It keeps state.
         """
-        again = self._with_prefixes(processor, scores, prefixes)
-        if not torch.equal(again.nan_to_num(), before.nan_to_num()):
+        number, now = id(processor), _state_of(processor)
+        changed = [name for name in {**state, **now} if state.get(name) != now.get(name)]
+        found = ""
+        if changed and self._unproved[number] < _PROOFS:
+            found = f"changes its attribute {changed[0]!r} when it is called"
+        elif self._unproved[number]:
+            self._unproved[number] -= 1
+            again = self._with_prefixes(processor, scores, prefixes)
+            if not torch.equal(again.nan_to_num(), before.nan_to_num()):
+                found = "gives other scores when it is asked for the same prefix again"
+        if found:
             raise ConfigError(
-                f"the logits processor {type(processor).__name__} gives other scores when it is asked for the "
-                "same prefix again: it keeps state between calls, or draws random numbers. A step verifies several"
-                " prefixes, and tokens are taken back; make it a function of input_ids and scores alone."
+                f"the logits processor {type(processor).__name__} {found}: it keeps state between calls, or draws "
+                "random numbers. A step verifies several prefixes, and tokens are taken back; make it a function "
+                "of input_ids and scores alone, which can also count tokens: input_ids has the whole text."
             )
 
     def _without_illegal(
@@ -285,3 +305,28 @@ def applied(processor: hf.LogitsProcessor, prefixes: Sequence[Sequence[int]], sc
     """Return the scores of positions with prefixes of one length, `[N, V]`; a processor may write into its own."""
     result: Tensor = processor(uploaded([list(prefix) for prefix in prefixes], scores.device), scores.clone())
     return result
+
+
+def _state_of(processor: object, depth: int = 3) -> dict[str, object]:
+    """Return the attributes of a processor, or the variables that a function encloses, in a form to compare."""
+    if isinstance(processor, FunctionType):
+        cells = zip(processor.__code__.co_freevars, processor.__closure__ or (), strict=True)
+        held = {name: cell.cell_contents for name, cell in cells}
+    else:
+        held = getattr(processor, "__dict__", {})
+    return {name: _comparable(value, type(processor).__module__, depth) for name, value in held.items()}
+
+
+def _comparable(value: object, module: str, depth: int) -> object:
+    """Return what is equal as long as nothing in a value has changed; objects of other modules by identity."""
+    if isinstance(value, Tensor):
+        # In inference mode, tensors do not count their changes.
+        return id(value), value.cpu().numpy().tobytes() if value.is_inference() else value._version
+    if isinstance(value, dict | list | tuple | set | frozenset | deque) and depth:
+        if len(value) > _MOST_ENTRIES:
+            return id(value), len(value)
+        parts = value.items() if isinstance(value, dict) else value
+        return type(value), [_comparable(part, module, depth - 1) for part in parts]
+    if depth and (isinstance(value, FunctionType) or type(value).__module__ == module):
+        return id(value), _state_of(value, depth - 1)
+    return value if isinstance(value, int | float | str | bytes) else id(value)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 import runpy
+from typing import Any
 
 import pytest
 import torch
 from typer.testing import CliRunner
 
-from specdec_core import Decoder
+from specdec_core import Decoder, generate_with
 from specdec_core.cli.main import app
 from specdec_core.interface import PluginConfig
 from specdec_core.models import wrap_model
@@ -21,6 +22,7 @@ from tests.conformance import failures, kit_of
 from tests.docs.pages import PAGES, ROOT, blocks, name, outputs
 from tests.pairwise import some
 from tests.serving.vllm_runner import Runner, vllm_config
+from tests.tiny import tiny_model
 
 PYTHON = blocks("python", "py", "pycon")
 OWN = [block for block in PYTHON if block.source is None]
@@ -42,6 +44,19 @@ def test_the_python_of_a_page_runs(page, tmp_path, monkeypatch):
     namespace: dict[str, object] = {"__name__": "__main__"}
     for number, block in enumerate((block for block in OWN if name(block.page) == page), 1):
         exec(compile(block.text, f"{page}, block {number}", "exec"), namespace)  # the pages tell readers to run it
+
+
+@pytest.mark.parametrize("gamma", [1, 5])
+def test_the_thinking_budget_gives_the_text_of_plain_generate(gamma):
+    (block,) = (block for block in OWN if name(block.page) == "docs/acceptance.md")
+    namespace: dict[str, Any] = {}
+    exec(block.text, namespace)  # a class
+    budget, model = namespace["ThinkingBudget"](4, 5, 6), tiny_model("llama", 8)
+    ids, settings = torch.tensor([[3, 4, 6]]), {"max_new_tokens": 24, "do_sample": False, "eos_token_id": None}
+    plain = model.generate(ids, logits_processor=[budget], **settings)
+    assert plain[0].tolist().index(5) == 8
+    drafted = generate_with(drafter="prompt-copy", gamma=gamma)
+    assert model.generate(ids, logits_processor=[budget], custom_generate=drafted, **settings).equal(plain)
 
 
 def test_no_piece_of_python_is_overlooked():

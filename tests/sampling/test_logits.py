@@ -235,12 +235,65 @@ def decode(processor, drafter=None, gamma=None, temperature=0):
     return [row.tokens for row in result.sequences]
 
 
-@pytest.mark.parametrize("kind", [Counting, Remembering])
-def test_a_processor_that_keeps_state_is_refused(kind):
-    message = f"{kind.__name__} gives other scores when it is asked for the same prefix again"
+class Budget(hf.LogitsProcessor):
+    """Forces a token at a call that its first calls say nothing of."""
+
+    def __init__(self):
+        self.seen = Seen()
+
+    def __call__(self, input_ids, scores):
+        self.seen.calls += 1
+        return scores.index_fill(1, torch.tensor([7]), torch.inf) if self.seen.calls == 36 else scores
+
+
+class Seen:
+    calls = 0
+
+
+class Sticky(hf.LogitsProcessor):
+    """Remembers that a text was long enough, which a draft that is rejected may have been."""
+
+    done = False
+
+    def __call__(self, input_ids, scores):
+        self.done = self.done or input_ids.shape[1] > 12
+        return scores.index_fill(1, torch.tensor([7]), 100.0) if self.done else scores
+
+
+def enclosing():
+    calls = 0
+
+    def count(input_ids, scores):
+        nonlocal calls
+        calls += 1
+        return scores
+
+    return count
+
+
+@pytest.mark.parametrize("make", [Counting, Remembering, Budget, Sticky, enclosing])
+def test_a_processor_that_keeps_state_is_refused(make):
     for drafter in (None, CountingDrafter(V), TableDrafter(V)):
-        with pytest.raises(ConfigError, match=message):
-            decode(kind(), drafter, drafter and 3)
+        with pytest.raises(ConfigError, match=f"{type(make()).__name__}.* keeps state"):
+            decode(make(), drafter, drafter and 3)
+
+
+class Prepared(hf.LogitsProcessor):
+    """Prepares itself in its first call, and has a setting that its user may change between texts."""
+
+    bias = None
+    token = 7
+
+    def __call__(self, input_ids, scores):
+        if self.bias is None:
+            self.bias = torch.arange(scores.shape[1]) / 7
+        return (scores + self.bias).index_fill(1, torch.tensor([self.token]), -torch.inf)
+
+
+def test_a_processor_may_prepare_itself_and_be_changed_by_its_user():
+    decoder = Decoder(wrap_model(tiny_model("llama", V)), processors=[processor := Prepared()], temperature=0)
+    for processor.token in range(V):
+        assert processor.token not in decoder.generate([[3, 4]], max_new_tokens=12).sequences[0].tokens
 
 
 @pytest.mark.parametrize("processor", [InPlace(), OwnTopK(5)])
