@@ -243,9 +243,13 @@ class Registry:
         """Return a plugin's kind, name and distribution for messages: `drafter 'echo' of specdec-toys 1.0`."""
         return f"{KIND_LABELS[kind]} {name!r} of {self._distribution(kind, name)}"
 
+    def origin(self, kind: ListedKind, name: str) -> Origin:
+        """Return the distribution and entry point that a registered plugin comes from."""
+        return self._claims[kind, name][0][0]
+
     def _distribution(self, kind: ListedKind, name: str) -> str:
         """Return the distribution and version that provide a plugin, for messages."""
-        origin, _ = self._claims[kind, name][0]
+        origin = self.origin(kind, name)
         return f"{origin.distribution} {origin.version}".strip()
 
     def _not_loaded_note(self) -> str:

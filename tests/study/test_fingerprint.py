@@ -26,7 +26,8 @@ def named(folder, *drafters):
 def test_files_and_model_folders_are_known_by_their_contents(model):
     drafters = {"name": "ids.arpa", "model": "small"}, {"arpa": "ids.arpa", "text": "builtin:stdlib", "order": 2}
     before = named(model.parent, *drafters)
-    assert list(before) == ["small", "ids.arpa"]
+    assert list(before) == ["small", "ids.arpa", "builtin:stdlib"]
+    assert "specdec-core" in before["builtin:stdlib"]
     assert named(model.parent, *drafters) == before
     for other in ("inside/log", "README.md", "measured.json", "repeats.jsonl"):
         (model / other).write_text("more")

@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from specdec_core.decoding import Metrics, PluginFailure, RequestMetrics
+from specdec_core.decoding import Metrics, RequestMetrics
 from specdec_core.decoding.counts import StepTimes
 from specdec_core.interface import ConfigError
 from specdec_core.study.report.quality import Output
@@ -17,11 +17,10 @@ IDENTITY = {"settings": {"seed": 0, "model": "m"}, "runs": ["a"], "device": "cpu
 
 
 def repeat(number, run="baseline"):
-    failures = (PluginFailure("x", 1, "m", "x.py:3"),)
     counts = RequestMetrics(4, 2, (4, 1), (2, 0), 2)
     outputs = (Output((3, 1, 4), "pi", counts), Output((), None))
     metrics = Metrics(tokens=8, seconds=0.5, verified_at=(4, 2), times=(StepTimes(), StepTimes(3, 0.1, 0.2, 0.4)))
-    return Repeat("tenth", run, number, metrics, failures, outputs, (0.25, None))
+    return Repeat("tenth", run, number, metrics, (), outputs, (0.25, None))
 
 
 def test_what_was_added_is_there_again(tmp_path):

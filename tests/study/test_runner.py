@@ -15,6 +15,7 @@ from specdec_core.interface import ConfigError, ModelError
 from specdec_core.interface.errors import PromptError
 from specdec_core.interface.settings import TargetConfig
 from specdec_core.models import load_model
+from specdec_core.registry import default_registry
 from specdec_core.study.report.quality import Output
 from specdec_core.study.report.result_files import first_outputs, write_results
 from specdec_core.study.report.summary import (
@@ -51,7 +52,8 @@ def test_each_repeat_times_every_run_once(study):
         assert sorted(found, key=found.get) == [name for name, _ in in_turn(loaded.tasks[0], number)]
     assert all(repeat.cpu_seconds > 0 for repeat in result.repeats.values())
     assert set(result.repeats) == {(None, name, number) for name in names for number in (1, 2)}
-    assert result.provenance["versions"]["specdec-toys"] == "1.0"
+    assert result.provenance["plugins"]["baseline"] == {}
+    assert result.provenance["plugins"]["echo-2"]["specdec-toys"].startswith("1.0 ")
     # The same seed in every repeat: the same work is timed.
     for name in names:
         first, second = (result.repeats[None, name, number].metrics for number in (1, 2))
@@ -274,6 +276,47 @@ def test_repeats_that_another_version_counted_are_refused(study, tmp_path):
     with pytest.raises(ConfigError, match=r"repeats.jsonl:2: .*verified_at.*--output.*--fresh"):
         run_study(study(), Recorder(), output=output)
     assert len(run_study(study(), Recorder(), output=output, fresh=True).repeats) == 6
+
+
+ACME = """
+    from specdec_core import DeterministicDrafter, DrafterConfig, PluginSpec, hookimpl
+
+    class Acme(DeterministicDrafter):
+        def draft(self, tokens, budget):
+            {body}
+
+    @hookimpl
+    def specdec_drafters():
+        return [PluginSpec("drafter", "acme", "acme:Acme", DrafterConfig)]
+"""
+
+
+def test_runs_whose_plugins_have_changed_are_run_again(study, site, tmp_path):
+    site.install("specdec-acme", "acme", ACME.format(body="return [1] * budget"))
+    text, output = STUDY + "  - {{drafter: acme, gamma: 2}}\n", tmp_path / "out"
+
+    def timed():
+        recorder = Recorder()
+        result = run_study(study(text, "repeats=1"), recorder, output=output)
+        return {name for name, _ in recorder.timed}, result.repeats[None, "acme-2", 1]
+
+    names, before = timed()
+    assert names == {"baseline", "echo-2", "lenient", "acme-2"}
+    site.install("specdec-other", "other", "from specdec_core import hookimpl")
+    assert timed() == (set(), before), "a plugin that no run uses"
+    site.module("acme", ACME.format(body="return []"))
+    default_registry.cache_clear()
+    with pytest.warns(RuntimeWarning, match=r"run again: 'acme-2'.*specdec-acme"):
+        names, after = timed()
+    assert names == {"acme-2"}
+    assert (before.metrics.drafted > 0, after.metrics.drafted) == (True, 0)
+    assert timed() == (set(), after)
+    site.module("acme", ACME.format(body="raise OSError('no answer')"))
+    default_registry.cache_clear()
+    for why in ("code", "failed"):
+        with pytest.warns(RuntimeWarning, match=rf"run again: 'acme-2'.*{why}"):
+            names, after = timed()
+        assert (names, bool(after.failures)) == ({"acme-2"}, True)
 
 
 @pytest.mark.parametrize(

@@ -112,7 +112,8 @@ class RunSummary:
         failures: Plugin failures during decoding, none of which cost a token: the plugin's class, the step, the
             message, where in its code (file and line), and how often.
         notes: Where plugins were overruled, which is not a failure.
-        versions: Versions of specdec, libraries and plugins.
+        versions: Versions of specdec, of libraries, and of the distributions whose plugins the run uses, the
+            latter with a digest of their code.
         config: The resolved settings of the study, the task and the run.
         beams: Width w of beam search; None without it. With beams, a token counted is a step of the search, and a
             draft token one of its levels.
@@ -327,7 +328,7 @@ def _summary(result: StudyResult, run: Run, measured: _TaskMetrics) -> RunSummar
         error=result.failed.get((task.name, run.name)),
         failures=failures,
         notes=tuple(dict.fromkeys(note for repeat in repeats.values() for note in repeat.notes)),
-        versions=result.provenance["versions"],
+        versions={**result.provenance["versions"], **result.provenance["plugins"].get(run.name, {})},
         config={**result.study.shared(), **task.resolved(), **warmup, "run": run.resolved()},
         beams=None if beams == 1 else beams,
         draft_beams=None if run.drafter is None else _draft_beams(run, task),

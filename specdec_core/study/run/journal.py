@@ -9,17 +9,20 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from specdec_core.interface.errors import ConfigError, differences
 from specdec_core.study.run.folder import JOURNAL, StorageError, cannot_store, make_folder
-from specdec_core.study.run.repeats import Repeat, Repeats
+from specdec_core.study.run.repeats import Repeat, RepeatKey, Repeats
 
 
 class Journal:
     """The file `repeats.jsonl` in a folder of results.
+
+    A repeat in which a plugin failed is not finished, and neither is one of a run whose plugins have changed.
 
     Attributes:
         path: Its path.
@@ -33,7 +36,8 @@ class Journal:
 
         Args:
             folder: Created if it does not exist.
-            provenance: Everything that must be equal for results to belong together: settings, versions, device.
+            provenance: Everything that must be equal for results to belong together: settings, versions, device;
+                and `plugins`, the code that each run uses now.
             fresh: Discard what an earlier study left in the folder.
 
         Raises:
@@ -43,6 +47,8 @@ class Journal:
         """
         self.path = folder / JOURNAL
         self.finished = Repeats()
+        self._plugins = provenance.get("plugins", {})
+        provenance = {key: value for key, value in provenance.items() if key != "plugins"}
         make_folder(folder)
         try:
             content = b"" if fresh or not self.path.exists() else self.path.read_bytes()
@@ -58,15 +64,23 @@ class Journal:
 
     def add(self, repeat: Repeat) -> None:
         """Record a finished repeat; it is on disk when this returns."""
-        self._append(repeat.to_plain())
+        self._append({**repeat.to_plain(), "plugins": self._plugins.get(repeat.run, {})})
         self.finished.add(repeat)
 
     def _read(self, lines: list[bytes], provenance: Mapping[str, Any]) -> None:
+        again: dict[RepeatKey, str] = {}
         for number, line in enumerate(lines, start=1):
             try:
                 entry = json.loads(line)
                 if number > 1:
-                    self.finished.add(Repeat.from_plain(entry))
+                    changes = differences(entry.pop("plugins"), self._plugins.get(entry["run"], {}))
+                    repeat = Repeat.from_plain(entry)
+                    if changes:
+                        again[repeat.key] = f"the code of its plugins has changed ({'; '.join(changes)})"
+                    elif repeat.failures:
+                        again[repeat.key] = "a plugin failed"
+                    else:
+                        self.finished.add(repeat)
                     continue
                 found, there = entry["fingerprint"], entry["study"]
             except (KeyError, TypeError, ValueError) as error:
@@ -80,6 +94,9 @@ class Journal:
                     f"{self.path.parent} holds the results of another study ({'; '.join(changes)}). "
                     "Choose another --output, or pass --fresh to start over there."
                 )
+        left = {(key[1], why) for key, why in again.items() if key not in self.finished}
+        for run, why in sorted(left):
+            warnings.warn(f"{self.path.parent}: run again: {run!r}, as {why}.", RuntimeWarning, stacklevel=2)
 
     def _append(self, entry: Mapping[str, Any]) -> None:
         try:

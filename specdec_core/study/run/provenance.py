@@ -1,19 +1,24 @@
-"""The provenance of a result: settings, files, prompts, versions, device."""
+"""The provenance of a result: settings, files, prompts, versions, the code of plugins, device."""
 
 from __future__ import annotations
 
 import hashlib
 import platform
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
+from importlib.machinery import EXTENSION_SUFFIXES, SOURCE_SUFFIXES
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import torch
 import transformers
 
 from specdec_core._version import installed_version
-from specdec_core.registry import Registry, is_shipped
+from specdec_core.interface.spec import PluginKind
+from specdec_core.registry import Registry, default_registry, is_shipped, nested_settings
+from specdec_core.registry.discovery import Origin
 from specdec_core.study.config.prompt_file import PromptText
 from specdec_core.study.config.prompts import fingerprint_prompts
 from specdec_core.study.config.study import Run, Study, Task
@@ -22,6 +27,7 @@ _READ_WHOLE = 2**30
 """Files up to this many bytes are hashed whole, which takes about a second."""
 _CHUNK, _CHUNKS = 2**20, 64
 """Size and number of the chunks that are hashed of a larger file."""
+_CODE = (*SOURCE_SUFFIXES, *EXTENSION_SUFFIXES)
 _LOADED = (
     *("*.safetensors", "*.safetensors.index.json", "config.json", "*_config.json", "*.py", "*.jinja"),
     *("tokenizer*", "vocab*", "merges.txt", "*.model", "added_tokens.json", "special_tokens_map.json"),
@@ -30,7 +36,10 @@ _LOADED = (
 
 
 def study_provenance(study: Study, device: str, registry: Registry) -> dict[str, Any]:
-    """Return everything that must be equal for two results to belong to one study, as plain data."""
+    """Return everything that must be equal for two results to belong to one study, as plain data.
+
+    Only `plugins`, the code of each run by its name, may differ: runs whose plugins have changed are run again.
+    """
     runs = [_deciding(run) for run in study.runs]
     tasks = [task.resolved() for task in study.tasks]
     if study.config.batch_size == 1:  # groups then decide nothing but what is reported
@@ -51,7 +60,8 @@ def study_provenance(study: Study, device: str, registry: Registry) -> dict[str,
         "files": fingerprint_files([runs, [task["target"] for task in tasks]], study.folder),
         # The order changes what a warm cache or a slowing machine does to a run.
         "order": "shuffled by seed, task and repeat",
-        "versions": versions(registry),
+        "versions": library_versions(),
+        "plugins": {run.name: plugin_code(run, registry) for run in study.runs},
         "device": device,
     }
 
@@ -75,11 +85,38 @@ def library_versions() -> dict[str, str]:
     }
 
 
-def versions(registry: Registry) -> dict[str, str]:
-    """Return the versions that a result depends on: this package, its libraries, and the plugins."""
-    plugins = {record.distribution: record.version for record in registry.records() if record.state == "ready"}
-    plugins.pop("specdec-core", None)
-    return {**library_versions(), **plugins}
+def plugin_code(run: Run, registry: Registry) -> dict[str, str]:
+    """Return the version and a digest of the code of each distribution whose plugins a run uses.
+
+    The code is the Python and compiled modules in the packages that hold the plugins and their settings, as they
+    are on disk now. A server's is not known.
+    """
+    modules: dict[Origin, set[Path]] = defaultdict(set)
+    todo = [] if run.engine is not None else [(kind, getattr(run, kind, None)) for kind in get_args(PluginKind)]
+    for kind, config in todo:
+        if config is not None:
+            spec, origin = registry.spec(kind, config.name), registry.origin(kind, config.name)
+            modules[origin].update(*map(_code_files, {spec.factory.partition(":")[0], spec.config.__module__}))
+            todo += [(one.marker.kind, one.config) for one in nested_settings(config)]
+    return {one.distribution: f"{one.version} {_hash(sorted(files))}".lstrip() for one, files in modules.items()}
+
+
+def _code_files(module: str) -> list[Path]:
+    """Return the files of a module's outermost package that is a folder of its own, or the module's file."""
+    parts = module.split(".")
+    if parts[0] == __package__.partition(".")[0]:  # a plugin without settings has a base of the interface for them
+        return []
+    for count in range(1, len(parts) + 1):
+        try:
+            found = find_spec(".".join(parts[:count]))
+        except (ImportError, ValueError):
+            break
+        if found is not None and found.has_location and found.origin is not None:
+            path = Path(found.origin)
+            if found.submodule_search_locations is None:
+                return [path]
+            return [file for file in path.parent.rglob("*") if file.name.endswith(_CODE) and file.is_file()]
+    return []
 
 
 def fingerprint_files(settings: Any, folder: Path) -> dict[str, str]:
@@ -88,7 +125,7 @@ def fingerprint_files(settings: Any, folder: Path) -> dict[str, str]:
     A model that was trained again has the same path, and its results belong to another study. Of a file above
     1 GiB only 64 chunks of 1 MiB are hashed, spread evenly: this detects weights that were all retrained, but may
     miss a change to a few of them. Unreadable files are skipped, as whatever loads them reports the error. Models
-    on the hub are not fingerprinted, and neither are those that ship, which change only with the version.
+    on the hub are not fingerprinted; those that ship are known by the version of their distribution.
 
     Args:
         settings: Plain data. Values of keys called `name` are not paths.
@@ -99,6 +136,9 @@ def fingerprint_files(settings: Any, folder: Path) -> dict[str, str]:
     """
     found = {}
     for text in dict.fromkeys(_texts(settings)):
+        if is_shipped(text):
+            found[text] = default_registry().described("models", text.partition(":")[0])
+            continue
         try:
             files = _files(folder / Path(text).expanduser())
             if files:
@@ -119,7 +159,7 @@ def _texts(settings: Any) -> Iterator[str]:
     elif isinstance(settings, (list, tuple)):
         for value in settings:
             yield from _texts(value)
-    elif isinstance(settings, str) and settings and not is_shipped(settings):
+    elif isinstance(settings, str) and settings:
         yield settings
 
 
