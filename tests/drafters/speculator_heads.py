@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import shutil
+from pathlib import Path
+
 import torch
+from safetensors.torch import load_file, save_file
 from torch.nn.utils.rnn import pad_sequence
 from transformers import DynamicCache
 
@@ -14,6 +19,14 @@ from tests.catalogue import write_random_eagle3
 from tests.drafters.support import SeededRequest, info_for, rows_of, tree_request
 from tests.tiny import tiny_model
 
+DATA = Path(__file__).parent / "data"
+"""What the package computed, by drafter and case; `speculators_reference.py` writes it."""
+CASES = {
+    "eagle3": ("llama", "qwen3", "norm-before-fc"),
+    "peagle": ("llama", "qwen3"),
+    "mtp": ("qwen3", "qwen3-sliding"),
+    "dflash": ("qwen3", "anchor", "sliding", "non-causal"),
+}
 V, D = 40, 16
 PROMPTS = [[2, 3, 4, 5, 6, 7], [8, 7], [9, 10, 11]]
 
@@ -22,6 +35,18 @@ def target_for(family="llama", device="cpu", seed=0, **settings):
     """A target whose hidden states the heads in `DATA` read."""
     model = tiny_model(family, V, seed, **{"hidden_size": D, "num_hidden_layers": 4, **settings})
     return wrap_model(model.to(device))
+
+
+def changed(folder, head, drop=(), config=None, layer=None, **tensors):
+    """Write a copy of one of the heads in `DATA` in which something is different; return the folder's name."""
+    shutil.copytree(DATA / head, folder)
+    path = folder / "model.safetensors"
+    given = load_file(path) | tensors
+    save_file({name: tensor for name, tensor in given.items() if name not in drop}, path)
+    keys = json.loads((folder / "config.json").read_text()) | (config or {})
+    keys["transformer_layer_config"] |= layer or {}
+    (folder / "config.json").write_text(json.dumps({key: value for key, value in keys.items() if value != "gone"}))
+    return str(folder)
 
 
 def check_logits(head, given, reference, ids):

@@ -10,8 +10,7 @@ from safetensors.torch import load_file, save_file
 
 from specdec_core.interface import ModelError
 from specdec_drafters.eagle3.checkpoint import read_eagle3
-from tests.drafters.speculator_heads import V, target_for
-from tests.drafters.speculators_package import DATA
+from tests.drafters.speculator_heads import DATA, V, target_for
 
 
 def native(folder, case, change=None, **keys):

@@ -14,8 +14,7 @@ from specdec_drafters.eagle3.checkpoint import read_eagle3
 from specdec_drafters.eagle3.drafter import Eagle3Drafter
 from specdec_drafters.settings import Eagle3Config
 from tests.catalogue import write_random_eagle3
-from tests.drafters.speculator_heads import PROMPTS, Bench, V, target_for
-from tests.drafters.speculators_package import CASES, DATA
+from tests.drafters.speculator_heads import CASES, DATA, PROMPTS, Bench, V, target_for
 from tests.drafters.support import commit
 from tests.toys import Gamma
 

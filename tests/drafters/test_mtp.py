@@ -5,17 +5,13 @@ How it drafts, commits and rolls back is tested in `test_eagle3.py`, with the se
 
 from __future__ import annotations
 
-import json
-import shutil
-
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 
 from specdec_core.interface import ModelError
 from specdec_drafters.mtp import read_mtp
-from tests.drafters.speculator_heads import V, check_logits, target_for
-from tests.drafters.speculators_package import CASES, DATA
+from tests.drafters.speculator_heads import CASES, DATA, V, changed, check_logits, target_for
 
 HEADS = DATA / "mtp"
 
@@ -45,39 +41,22 @@ def test_the_embeddings_are_the_targets_own_memory():
         assert torch.equal(weight, before[name])
 
 
-def changed(folder, drop=(), config=None, layer=None, **tensors):
-    """Write a copy of the `qwen3` checkpoint in which something is different."""
-    shutil.copytree(HEADS / "qwen3", folder)
-    given = load_file(folder / "model.safetensors")
-    kept = {name: tensor for name, tensor in (given | tensors).items() if name not in drop}
-    save_file(kept, folder / "model.safetensors")
-    keys = json.loads((folder / "config.json").read_text()) | (config or {})
-    keys["transformer_layer_config"] |= layer or {}
-    (folder / "config.json").write_text(json.dumps(keys))
-    return str(folder)
-
-
-NORM = "mtp_layers.0.hidden_layernorm.weight"
-
-
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"config": {"speculators_model_type": "eagle3"}}, "speculators_model_type 'eagle3'. Supported: mtp"),
         ({"layer": {"model_type": "qwen2"}}, "layers of the model_type 'qwen2'. Supported: qwen3.$"),
         ({"layer": {"model_type": "qwen3_next"}}, "'qwen3_next'. Targets with such layers have a recurrent state"),
         ({"layer": {"vocab_size": 50}}, "a vocabulary of size 50; this one's is 40"),
         ({"layer": {"num_hidden_layers": 5}}, "output of layer 5, the last of its target; this target has 4"),
-        ({"drop": [NORM]}, f"lacks the weights {NORM} and has none"),
     ],
 )
 def test_checkpoints_that_do_not_fit_are_refused(tmp_path, changes, said):
     with pytest.raises(ModelError, match=said):
-        read_mtp(changed(tmp_path / "head", **changes), target_for().info())
+        read_mtp(changed(tmp_path / "head", "mtp/qwen3", **changes), target_for().info())
 
 
 def test_embeddings_of_a_checkpoint_are_ignored_as_the_package_does(tmp_path):
     target = target_for()
     other = {f"{name}.weight": torch.zeros(3, 2) for name in ("embed_tokens", "lm_head", "verifier_lm_head")}
-    head, _ = read_mtp(changed(tmp_path / "head", **other), target.info())
+    head, _ = read_mtp(changed(tmp_path / "head", "mtp/qwen3", **other), target.info())
     assert torch.equal(head.embed_tokens.weight, target.features.input_embeddings)

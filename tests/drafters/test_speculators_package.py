@@ -1,6 +1,10 @@
-"""The speculators package itself, in an environment of its own, against the eagle3 drafter and its trainer."""
+"""The speculators package itself, in an environment of its own, against the drafters and the eagle3 trainer."""
 
 from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
 
 import pytest
 import torch
@@ -9,17 +13,31 @@ from safetensors.torch import load_file, save_file
 from specdec_drafters.eagle3.checkpoint import read_eagle3
 from specdec_drafters.eagle3.trainer import Eagle3Trainer
 from specdec_drafters.settings import Eagle3TrainerConfig
-from tests.drafters.speculator_heads import check_logits, target_for
-from tests.drafters.speculators_package import CASES, DATA, package_logits
+from tests.drafters.speculator_heads import CASES, DATA, check_logits, target_for
 from tests.drafters.training.support import Recorder
 
 pytestmark = pytest.mark.speculators
 
 
-@pytest.mark.parametrize("case", CASES["eagle3"])
-def test_the_committed_logits_are_those_of_the_package(case, tmp_path):
-    reference = load_file(DATA / "eagle3" / case / "reference.safetensors")["logits"]
-    torch.testing.assert_close(package_logits(DATA / "eagle3" / case, tmp_path), reference, atol=1e-5, rtol=1e-5)
+SCRIPT = Path(__file__).parent / "speculators_reference.py"
+
+
+def package_logits(head, folder):
+    """Run the package with the Python that has it; return its logits, as the script says."""
+    python = os.environ.get("SPECULATORS_PYTHON")
+    assert python, "SPECULATORS_PYTHON must name a Python that has the package; see the phase in .ci/run"
+    output = folder / "logits.safetensors"
+    # The package imports its own transformers, not that of this environment.
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    subprocess.run([python, SCRIPT, "run", head, output], check=True, env={**environment, "HF_HUB_OFFLINE": "1"})
+    return load_file(output)["logits"]
+
+
+@pytest.mark.parametrize("head", [f"{kind}/{case}" for kind, cases in CASES.items() for case in cases])
+def test_the_committed_logits_are_those_of_the_package(head, tmp_path):
+    reference = load_file(DATA / head / "reference.safetensors")["logits"]
+    made = package_logits(DATA / head, tmp_path)
+    torch.testing.assert_close(made, reference, atol=1e-5, rtol=1e-5, equal_nan=True)
 
 
 @pytest.mark.parametrize("draft_vocab", [24, None])
