@@ -112,21 +112,3 @@ def test_what_is_written_is_the_best_exit_and_drafts_for_this_target(targets, co
         [[0]] * 200, GenerationSettings(max_new_tokens=24, ignore_eos=True, seed=3)
     )
     assert result.metrics.alpha == pytest.approx(alpha, abs=0.05)
-
-
-@pytest.mark.slow
-def test_a_training_that_was_interrupted_goes_on_to_the_same_exit(config_for, tmp_path):
-    whole = config_for(output=tmp_path / "whole.safetensors")
-    EarlyExitTrainer(whole).train(Recorder())
-
-    def interrupt(stage, number):
-        if stage == "training" and number == 11:
-            raise KeyboardInterrupt
-
-    stopped = config_for(output=tmp_path / "stopped.safetensors", checkpoint_minutes=1e-9)
-    with pytest.raises(KeyboardInterrupt):
-        EarlyExitTrainer(stopped).train(Recorder(interrupt))
-    assert not stopped.output.exists()
-    EarlyExitTrainer(stopped.model_copy(update={"resume": True})).train(Recorder())
-    (expected, _), (found, _) = (read_exit(config.output) for config in (whole, stopped))
-    assert torch.equal(expected, found)

@@ -232,15 +232,6 @@ def test_every_loss_raises_alpha_and_the_target_stays(targets, config_for, famil
     assert all(weight.grad is None for weight in target.model.parameters())
 
 
-@pytest.mark.slow
-def test_heads_for_t5(config_for):
-    """A tiny T5's distributions are much alike at all positions, so that new heads are good already."""
-    progress = Recorder()
-    HeadsTrainer(config_for("t5", steps=60, learning_rate=3e-3)).train(progress)
-    first, last = progress.points[0], progress.points[-1]
-    assert all(last[f"alpha_{head}"] > first[f"alpha_{head}"] for head in (1, 2, 3))
-
-
 @pytest.mark.parametrize("reads_token", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_what_is_written_drafts_for_this_target(targets, config_for, reads_token):
     config = config_for(reads_token=reads_token, width=8)
@@ -270,25 +261,6 @@ def test_weights_that_are_passed_on_do_not_name_the_home_folder(config_for, tmp_
     assert read_heads(config.output)[1].facts["sources"] == "~/sources.jsonl"
     assert str(tmp_path).encode() not in config.output.read_bytes()
     assert [without_home(name) for name in ("a/b", tmp_path, tmp_path / "a")] == ["a/b", "~/.", "~/a"]
-
-
-@pytest.mark.slow
-def test_a_training_that_was_interrupted_goes_on_to_the_same_heads(config_for, tmp_path):
-    whole = config_for(output=tmp_path / "whole.safetensors")
-    HeadsTrainer(whole).train(Recorder())
-
-    def interrupt(stage, number):
-        if stage == "training" and number == 11:
-            raise KeyboardInterrupt
-
-    stopped = config_for(output=tmp_path / "stopped.safetensors", checkpoint_minutes=1e-9)
-    with pytest.raises(KeyboardInterrupt):
-        HeadsTrainer(stopped).train(Recorder(interrupt))
-    assert not stopped.output.exists()
-    HeadsTrainer(stopped.model_copy(update={"resume": True})).train(Recorder())
-    expected, found = (read_heads(config.output)[0].state_dict() for config in (whole, stopped))
-    assert all(torch.equal(expected[name], found[name]) for name in expected)
-    assert not list(tmp_path.glob("*.training"))
 
 
 def test_the_heads_of_one_matrix_are_stepped_one_by_one(targets, config_for):

@@ -80,12 +80,3 @@ def test_a_drafter_for_t5_is_trained_stopped_resumed_and_drafts(specdec_train, t
     result = Decoder(target, made[name](), gamma=Gamma(2), strict=True).generate(prompts, settings)
     assert result.metrics.accepted > 0
     assert all(len(row.tokens) == 16 for row in result.sequences)
-
-
-@pytest.mark.parametrize("name", SIZES)
-def test_a_target_with_an_encoder_needs_sources_on_the_command_line(specdec_train, models, tmp_path, name):
-    given = ["--target", models("t5"), "--output", tmp_path / "o", "--samples", 50]
-    result = CliRunner().invoke(app, ["train", name, *map(str, given)])
-    assert result.exit_code == 2
-    assert "has an encoder: give --sources" in " ".join(result.output.split())
-    assert not list(tmp_path.iterdir())

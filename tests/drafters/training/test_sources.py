@@ -179,7 +179,6 @@ def test_long_sequences_of_token_ids_are_cut_so_that_each_token_is_predicted_onc
     ("sequences", "message"),
     [
         ([[2, 3]], "has 1 sequence.s. of at least two tokens, but two are needed"),
-        ([[2], [3]], "has 0 sequence"),
         ([[2, 3], [4, 900]], "has token 900; .* has 0 to"),
     ],
 )
@@ -218,14 +217,8 @@ def test_sources_without_targets_are_answered_once(targets, config_for, progress
     ("line", "message"),
     [
         ("{", r"sources.jsonl:2:\d+: not JSON"),
-        ("[1]", "sources.jsonl:2: expected an object"),
         ('{"prompt": "x"}', "sources.jsonl:2: expected an object.*found keys prompt"),
-        (
-            '{"source": []}',
-            'sources.jsonl:2: "source" must be a text, or a non-empty list of token ids from 0',
-        ),
         ('{"source": [40]}', '"source" must be'),
-        ('{"source": [true]}', '"source" must be'),
         ('{"source": "text"}', '"source" is a text, but .* has no tokenizer'),
         ('{"source": [2], "target": 3}', '"target" must be'),
     ],

@@ -268,16 +268,6 @@ def test_the_matrix_format_can_be_chosen():
     assert autocast_dtype("auto", torch.device("cpu")) in (torch.float32, torch.bfloat16)
 
 
-@pytest.mark.slow
-def test_training_in_bfloat16_raises_alpha_too(config_for, targets, materials, tmp_path):
-    config = config_for(steps=30)
-    drafter = new_model(targets(), *config.sizes, config.seed)
-    distillation = Distillation(config, targets(), drafter, materials(), torch.bfloat16)
-    curve = train(distillation.objective(), config, 1e-2, TrainingFolder(tmp_path / "o", {}), Recorder()).curve
-    assert curve[-1]["alpha"] > curve[0]["alpha"] + 0.1
-    assert {weight.dtype for weight in drafter.model.parameters()} == {torch.float32}
-
-
 def test_parts_of_a_batch_add_up_to_its_gradient(config_for, targets, materials, monkeypatch):
     gradients = []
     for logits in (1 << 24, 1):
@@ -297,17 +287,10 @@ def test_parts_of_a_batch_add_up_to_its_gradient(config_for, targets, materials,
         ({}, "give training data"),
         ({"samples": 1, "steps": 2, "minutes": 3}, "give 'steps' or 'minutes', not both"),
         ({"samples": 1, "width": 65, "heads": 2}, "a width of 65 cannot be divided among 2 heads"),
-        ({"samples": 1, "width": 6, "heads": 2}, "multiple of 4"),
         ({"samples": 1, "model": "builtin:drafter", "width": 64}, "remove 'model' or 'width'"),
-        ({"samples": 1, "loss": "mse"}, "loss"),
-        ({"samples": 1, "temperature": 0}, "greater than 0"),
-        ({"samples": 0}, "greater than or equal to 1"),
-        ({"samples": 1, "length": 1}, "greater than or equal to 2"),
         ({"text": "builtin:stdlb"}, "Available: builtin:stdlib"),
         ({"text": "a", "sources": "b"}, "give 'text' or 'sources', not both: 'sources' is for"),
-        ({"text": "a", "ids": "b"}, "give 'text' or 'ids', not both \\["),
         ({"samples": 1, "max_bytes": 5}, "'max_bytes' limits 'text'"),
-        ({"samples": 1, "size": 5}, "unknown key"),
     ],
 )
 def test_settings_that_make_no_sense(settings, message):
