@@ -144,10 +144,11 @@ def leaves_room(target: LoadedModel, length: int) -> bool:
 
 def _check_length(target: LoadedModel, length: int, name: str) -> None:
     if target.encoder_decoder:
-        if target.max_positions is not None and length > target.max_positions:
+        limit = target.family.max_source
+        if limit is not None and length > limit:
             raise PromptError(
                 f"the source of prompt {name} has {length} tokens; the encoder of {target.name} takes "
-                f"{target.max_positions}. Shorten the source."
+                f"{limit}. Shorten the source."
             )
     elif not leaves_room(target, length):
         raise PromptError(

@@ -145,7 +145,7 @@ def layers_of(model: Any) -> nn.ModuleList:
         ModelError: They are not where transformers has them.
     """
     decoder = model.get_decoder()
-    configs = (model.config.get_text_config(decoder=True), decoder.config)
+    configs = (model.config.get_text_config(decoder=True), getattr(decoder, "config", None))
     # Those of an encoder-decoder model may have the encoder's number as well.
     counts = {getattr(config, key, None) for config in configs for key in LAYER_COUNTS}
     for module in decoder.children():

@@ -20,6 +20,13 @@ if TYPE_CHECKING:
     from specdec_core.models.fast.static import StaticPasses
 
 FULL, SLIDING = "full_attention", "sliding_attention"
+_NO_ATTENTION = {"mlp", "moe", "dummy"}
+"""Types of layers that keep nothing of earlier tokens."""
+_OTHER_MASKS = {"chunked_attention", "indexed_attention"}
+"""Types of attention that roll back, but whose masks are neither full nor a sliding window."""
+_POSITIONS = ("max_position_embeddings", "max_target_positions", "max_decoder_position_embeddings")
+_SOURCE_POSITIONS = ("max_encoder_position_embeddings", "max_source_positions", "max_position_embeddings")
+"""Names of the limits of positions in the configs of transformers, of a decoder and of an encoder."""
 TESTED_ATTENTION = ("sdpa", "eager")
 """Implementations of attention that take a mask for each sequence."""
 
@@ -37,6 +44,7 @@ class Family:
         trees: Whether one forward pass can hold a token tree, in which a token sees its ancestors only.
         trims_logits: Whether its forward accepts `logits_to_keep`.
         max_positions: Maximum number of tokens in a sequence, or None if unlimited.
+        max_source: The same of the encoder's input.
         rotary_switch: Number of tokens up to which the rotary frequencies are those of short texts, for models
             that have others for longer ones (longrope); else None. A forward pass has one set for all its tokens.
         float_mask: Whether attention takes additive float masks (eager attention) rather than boolean ones.
@@ -49,6 +57,7 @@ class Family:
     trees: bool
     trims_logits: bool
     max_positions: int | None
+    max_source: int | None
     rotary_switch: int | None
     float_mask: bool
 
@@ -184,7 +193,7 @@ def inspect_family(model: Any) -> Family:
     encoder_decoder = bool(model.config.is_encoder_decoder)
     window = getattr(config, "sliding_window", None)
     layer_types = _layer_types(config, window)
-    _reject_recurrent_state(model, config, layer_types)
+    _reject_other_layers(model, config, layer_types)
     _reject_bidirectional(model, config)
     parameters = inspect.signature(model.forward).parameters
     attention = attention_of(model)
@@ -199,9 +208,18 @@ def inspect_family(model: Any) -> Family:
         trees=ragged,
         trims_logits="logits_to_keep" in parameters,
         max_positions=_max_positions(config),
+        max_source=_max_positions(config, source=True) if encoder_decoder else None,
         rotary_switch=_rotary_switch(config),
         float_mask=attention == "eager",
     )
+
+
+def vocab_size_of(head: Any, config: Any) -> int:
+    """Return V of an output embedding, or of a config where there is none."""
+    if head is None:
+        return int(config.vocab_size)
+    # Quantized weights may have another shape than the layer.
+    return int(getattr(head, "out_features", None) or head.weight.shape[0])
 
 
 def attention_of(model: Any) -> str:
@@ -213,20 +231,24 @@ def attention_of(model: Any) -> str:
 def _layer_types(config: Any, window: int | None) -> frozenset[str]:
     types = getattr(config, "layer_types", None)
     if types:
-        return frozenset(types)
+        return frozenset(types) - _NO_ATTENTION
     return frozenset({SLIDING if window is not None else FULL})
 
 
-def _reject_recurrent_state(model: Any, config: Any, layer_types: frozenset[str]) -> None:
+def _reject_other_layers(model: Any, config: Any, layer_types: frozenset[str]) -> None:
     other = sorted(layer_types - {FULL, SLIDING})
-    stateful = bool(getattr(model, "_is_stateful", False)) or not hasattr(config, "num_attention_heads")
-    if other or stateful:
-        found = f"layers of type {', '.join(other)}" if other else "a recurrent state"
-        raise ModelError(
-            f"{type(model).__name__} (model_type {config.model_type!r}) has {found}. Its state includes the "
-            "drafted tokens and cannot be rolled back when they are rejected, so decoding would not be exact. "
-            f"Use a model whose layers are all {FULL} or {SLIDING}."
-        )
+    # Families of hybrid models have members whose layers are all attention.
+    stateful = not getattr(config, "layer_types", None) and bool(getattr(model, "_is_stateful", False))
+    if not other and not stateful and hasattr(config, "num_attention_heads"):
+        return
+    kinds = ", ".join(other) or "a recurrent state"
+    reason = "a recurrent state includes the drafted tokens and cannot be rolled back when they are rejected"
+    if other and all(kind in _OTHER_MASKS for kind in other):
+        reason = "the masks of such attention are not made for drafts"
+    raise ModelError(
+        f"{type(model).__name__} (model_type {config.model_type!r}) has layers with {kinds}: {reason}, so "
+        f"decoding would not be exact. Use a model whose layers are all {FULL} or {SLIDING}."
+    )
 
 
 def _reject_bidirectional(model: Any, config: Any) -> None:
@@ -234,8 +256,8 @@ def _reject_bidirectional(model: Any, config: Any) -> None:
     if getattr(config, "use_bidirectional_attention", None) in (True, "all"):
         raise ModelError(
             f"{type(model).__name__} (model_type {config.model_type!r}) has use_bidirectional_attention, so that "
-            "tokens attend to later ones and a draft changes the logits before it. Such a model embeds texts; use "
-            "one that generates."
+            "tokens attend to later ones and a draft changes the logits before it. Models that embed texts, or "
+            "read a prompt as a whole, are of this kind; use one whose attention is causal."
         )
 
 
@@ -244,12 +266,12 @@ def length_limit(config: Any) -> int | None:
     return _rotary_switch(config) or _max_positions(config)
 
 
-def _max_positions(config: Any) -> int | None:
+def _max_positions(config: Any, *, source: bool = False) -> int | None:
     # Relative position biases (T5) reach any length: n_positions is the training length, not a limit.
     if hasattr(config, "relative_attention_num_buckets"):
         return None
-    limit = getattr(config, "max_position_embeddings", None)
-    return int(limit) if limit is not None else None
+    limits = (getattr(config, name, None) for name in (_SOURCE_POSITIONS if source else _POSITIONS))
+    return next((int(limit) for limit in limits if limit is not None), None)
 
 
 def _rotary_switch(config: Any) -> int | None:

@@ -14,6 +14,7 @@ from torch import nn
 
 from specdec_core.interface.errors import ModelError
 from specdec_core.models.features import LAYER_COUNTS, ModelFeatures, layers_of
+from specdec_core.models.load.probe import FAILURES, uncached_logits
 from specdec_core.models.loaded import LoadedModel, inspect_family
 
 
@@ -41,8 +42,8 @@ def first_layers(loaded: LoadedModel, count: int, head: nn.Module | None = None)
         head: Replaces the output embedding.
 
     Raises:
-        ModelError: There are not that many layers, or they are not where transformers has them, or the model is
-            spread over devices.
+        ModelError: There are not that many layers, or they are not where transformers has them, or do not run
+            without the others, or the model is spread over devices.
     """
     if loaded.spread:
         raise ModelError(
@@ -64,9 +65,17 @@ def first_layers(loaded: LoadedModel, count: int, head: nn.Module | None = None)
     features = None if loaded.features is None else ModelFeatures(model)
     name = f"the first {count} layers of {loaded.name}"
     family = inspect_family(model)
-    return replace(
+    made = replace(
         loaded, model=model, name=name, family=family, features=features, passes=None, exact_shapes=None
     )
+    try:
+        uncached_logits(made, [0], [0] if made.encoder_decoder else None)
+    except FAILURES as error:
+        raise ModelError(
+            f"{loaded.name} (model_type {model.config.model_type!r}): its first {count} layers do not run without "
+            f"the others ({type(error).__name__}: {error}); draft with another model."
+        ) from error
+    return made
 
 
 def _copy(model: Any, modules: Mapping[int, nn.Module]) -> Any:

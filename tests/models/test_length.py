@@ -17,6 +17,7 @@ from specdec_core.testing.harness.tiny_target import random_model
 from specdec_drafters.settings import TransformerConfig
 from specdec_drafters.transformer import TransformerDrafter
 from tests.lossless import VOCAB, enumerate_continuations, p_value, sample
+from tests.tiny import BOTH_SIDES
 from tests.toys import CountingDrafter, Gamma, SparseDrafter
 
 WINDOW, SWITCH, LONGEST = 20, 24, 96
@@ -217,3 +218,35 @@ def test_sampling_is_lossless(name, length):
     decoder = Decoder(loaded, SparseDrafter(VOCAB), gamma=Gamma(2, 3), sampling=settings, strict=True)
     expected = enumerate_continuations(loaded, settings, prompt)
     assert p_value(sample(decoder, 600, 1800, prompt), expected) > 1e-4
+
+
+DENSE = {"layer_types": ["full_attention"] * 2}
+DENSE_HYBRIDS = {
+    "GraniteMoeHybrid": {"mamba_n_heads": 4, "num_local_experts": 0, "shared_intermediate_size": 48, **DENSE},
+    "Qwen3Next": {"num_experts": 2, "num_experts_per_tok": 1, **DENSE},
+    "NemotronH": {"layers_block_type": ["attention", "mlp"]},
+}
+
+
+@pytest.mark.parametrize("name", DENSE_HYBRIDS)
+def test_members_of_hybrid_families_whose_layers_are_all_attention(name):
+    sizes = {**SIZES, **IDS, "head_dim": 8, **DENSE_HYBRIDS[name]}
+    sizes.pop("num_hidden_layers" if name == "NemotronH" else "", None)
+    model = random_model(getattr(transformers, f"{name}Config")(**sizes))
+    (row,) = greedy(wrap_model(model), [[5, 6, 7]])
+    assert list(row.tokens) == generated(model, [5, 6, 7])
+
+
+@pytest.mark.parametrize("kind", ["chunked_attention", "indexed_attention"])
+def test_attention_whose_mask_is_not_made_is_refused_as_that(kind):
+    config = transformers.Qwen3Config(**SIZES, **IDS, layer_types=[kind] * 2)
+    with pytest.raises(ModelError, match=f"{kind}: the masks of such attention"):
+        wrap_model(random_model(config))
+
+
+def test_the_limits_of_positions_have_other_names():
+    sizes = {"d_model": 32, **BOTH_SIDES, "attention_window": 8, "decoder_start_token_id": 2, **IDS}
+    limits = {"max_decoder_position_embeddings": 12, "max_encoder_position_embeddings": 64}
+    loaded = wrap_model(random_model(transformers.LEDConfig(**sizes, **limits)))
+    (row,) = Decoder(loaded, temperature=0).generate([[5, 6, 7] * 8], max_new_tokens=40, ignore_eos=True).sequences
+    assert (len(row.tokens), row.finish_reason) == (11, "context")

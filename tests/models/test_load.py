@@ -8,6 +8,7 @@ import logging
 import pytest
 import torch
 
+from specdec_core import generate_with
 from specdec_core.decoding import Decoder
 from specdec_core.interface import ModelError
 from specdec_core.models import ModelSession, load_model, load_vocabulary, wrap_model
@@ -123,6 +124,20 @@ def test_wrong_options_say_what_is_allowed(folder, options, message):
 def test_recurrent_models_are_an_error_with_the_reason(family):
     with pytest.raises(ModelError, match="cannot be rolled back"):
         wrap_model(tiny_model(family))
+
+
+def test_embeddings_that_were_resized_are_noticed():
+    model = tiny_model("llama")
+    loaded, function = wrap_model(model), generate_with(drafter="random", gamma=2)
+    ids = torch.tensor([[3, 4, 5]])
+    settings = {"max_new_tokens": 4, "do_sample": False, "eos_token_id": None}
+    model.generate(ids, custom_generate=function, **settings)
+    model.resize_token_embeddings(50, mean_resizing=False)
+    model.lm_head.weight.data[45] = 100 * model.lm_head.weight.data[:40].sum(0)
+    expected = model.generate(ids, **settings)
+    assert model.generate(ids, custom_generate=function, **settings).equal(expected)
+    with pytest.raises(ModelError, match="had 40 logits when it was wrapped, and has 50 now"):
+        ModelSession(loaded, 1, 8)
 
 
 @pytest.mark.parametrize("family", FAMILIES)

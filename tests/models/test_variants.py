@@ -7,11 +7,14 @@ from dataclasses import replace
 
 import pytest
 import torch
+import transformers
 
 from specdec_core.interface import ModelError
 from specdec_core.models import ModelSession, first_layers, load_model, pack, with_modules, wrap_model
 from specdec_core.models.fast.packing import PackedLinear
 from specdec_core.testing.harness.state import changed_state, model_state
+from specdec_core.testing.harness.tiny_target import random_model
+from tests.models.test_length import IDS, SIZES
 from tests.tiny import DECODER_ONLY, ENCODER_DECODER, tiny_model
 
 SOURCE, TOKENS = [3, 4, 5, 6], [1, 9, 10, 11, 12, 7, 8, 2]
@@ -71,6 +74,13 @@ def test_kinds_of_attention_are_those_of_the_layers_that_are_left():
     loaded = wrap_model(tiny_model("gemma3"))
     assert loaded.family.layer_types == {"sliding_attention", "full_attention"}
     assert first_layers(loaded, 1).family.layer_types == {"sliding_attention"}
+
+
+def test_layers_that_need_the_others_are_refused():
+    sizes = {"hidden_size_per_layer_input": 8, "vocab_size_per_layer_input": 40, "head_dim": 8}
+    loaded = wrap_model(random_model(transformers.Gemma4TextConfig(**{**SIZES, **IDS, **sizes})))
+    with pytest.raises(ModelError, match="its first 1 layers do not run without the others"):
+        first_layers(loaded, 1)
 
 
 @pytest.mark.parametrize("count", [0, 2, 3])

@@ -38,6 +38,7 @@ from specdec_core.decoding.step_loop import steps_of
 from specdec_core.interface import ConfigError, Drafter, ModelError, SessionInfo
 from specdec_core.interface.settings import SamplingSettings
 from specdec_core.models import LoadedModel, wrap_model
+from specdec_core.models.loaded import vocab_size_of
 from specdec_core.sampling.generators import RowGenerators
 from specdec_core.sampling.logits import LogitsToProbs
 from specdec_core.verification import SpeculativeSampling
@@ -116,7 +117,7 @@ class GenerateWith:
         require(self._run.problems(greedy=True))
         self._strict = strict
         self._lock = Lock()
-        self._known: dict[tuple[int, torch.device], tuple[LoadedModel, Drafter | None]] = {}
+        self._known: dict[tuple[Any, ...], tuple[LoadedModel, Drafter | None]] = {}
         self.metrics = Metrics()
 
     def __repr__(self) -> str:
@@ -177,7 +178,9 @@ class GenerateWith:
             raise ModelError(
                 "generate_with: the model is in training mode, in which dropout changes its output; call eval()."
             )
-        key = id(model), model.device
+        # A model whose embeddings were resized since the last call is another one.
+        size = vocab_size_of(model.get_output_embeddings(), model.config.get_text_config(decoder=True))
+        key = id(model), model.device, size
         with self._lock:
             if key not in self._known:
                 # With an encoder, `generate` has put its decoder_start_token_id first.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -61,9 +62,14 @@ def _check_share(loaded: LoadedModel, layers: Mapping[nn.Module, Parameters], se
     others = sum(weight.numel() for weight in loaded.model.parameters() if id(weight) not in embeddings)
     linear = sum(weight.numel() for weight, _ in layers.values() if id(weight) not in embeddings)
     if linear < _LEAST * others:
+        held = Counter[str]()
+        for layer in loaded.model.modules():
+            if layer not in layers and not isinstance(layer, nn.Embedding):
+                held[type(layer).__name__] += sum(weight.numel() for weight in layer.parameters(recurse=False))
+        ((kind, _),) = held.most_common(1)
         raise ModelError(
-            f"{setting}: {loaded.name} has most of its weights outside linear layers (a mixture of experts?), so "
-            "that a quantized copy would be no faster."
+            f"{setting}: {loaded.name} has most of its weights in layers of the class {kind}, and only those in "
+            "torch's Linear are quantized, so that a quantized copy would be no faster."
         )
 
 

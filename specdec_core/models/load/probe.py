@@ -33,7 +33,7 @@ _SHORT, _LONG = (5, 2), (19, 8)
 _TOLERANCE = {torch.float32: 2e-3, torch.float64: 1e-6}
 _HALF_TOLERANCE = 0.06
 
-_FAILURES = (RuntimeError, ValueError, TypeError, IndexError, AttributeError, KeyError, AssertionError)
+FAILURES = (RuntimeError, ValueError, TypeError, IndexError, AttributeError, KeyError, AssertionError)
 """The exceptions of an unknown family's code where it does not take its arguments."""
 
 
@@ -131,7 +131,7 @@ def _difference(loaded: LoadedModel, twin: LoadedModel | None) -> str | None:
             reason = _compare_with_uncached(twin, _LONG)
             reason = reason and f"past a window, {reason}"
         return reason
-    except _FAILURES as error:
+    except FAILURES as error:
         return f"{type(error).__name__}: {error}"
 
 
@@ -163,7 +163,7 @@ def _takes_trees(loaded: LoadedModel, twin: LoadedModel | None) -> bool:
         return False
     try:
         return all(_tree_is_right(one) for one in (loaded, twin) if one is not None)
-    except _FAILURES:
+    except FAILURES:
         return False
 
 

@@ -13,7 +13,7 @@ from specdec_core.models.features import features_of
 from specdec_core.models.load.adapter import without_wrapper
 from specdec_core.models.load.model_outline import read_eos_ids, read_start_id
 from specdec_core.models.load.probe import probe_model
-from specdec_core.models.loaded import LoadedModel, inspect_family
+from specdec_core.models.loaded import LoadedModel, inspect_family, vocab_size_of
 
 
 def wrap_model(
@@ -55,7 +55,7 @@ def wrap_model(
         tokenizer=tokenizer,
         name=name,
         family=family,
-        vocab_size=_vocab_size(head, text_config),
+        vocab_size=vocab_size_of(head, text_config),
         eos_ids=read_eos_ids(name, generation, text_config),
         start_id=start if family.encoder_decoder else None,
         features=features_of(model),
@@ -81,10 +81,3 @@ def _check_usable(model: Any, name: str) -> None:
                 "all tokens of a forward pass, so a draft changes the logits before it. Quantize with torchao or "
                 "bitsandbytes."
             )
-
-
-def _vocab_size(head: Any, config: Any) -> int:
-    """Return V. Quantized weights may have another shape than the layer."""
-    if head is None:
-        return int(config.vocab_size)
-    return int(getattr(head, "out_features", None) or head.weight.shape[0])

@@ -89,7 +89,7 @@ def _encode(loaded: LoadedModel, sources: Sequence[Sequence[int]] | None) -> Enc
     if sources is None:
         raise ValueError("an encoder-decoder model needs the sources of its batch")
     lengths = [len(source) for source in sources]
-    width, limit = max(lengths), loaded.max_positions
+    width, limit = max(lengths), loaded.family.max_source
     if limit is not None and width > limit:
         raise ModelError(
             f"{loaded.name} supports sources of at most {limit} tokens, but one has {width}; shorten it."

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from specdec_core.interface.errors import ModelError
-from specdec_core.models.loaded import FULL, SLIDING, LoadedModel
+from specdec_core.models.loaded import FULL, SLIDING, LoadedModel, vocab_size_of
 from specdec_core.models.run.cache import SlotCache, WritePlan
 from specdec_core.models.run.encoder import EncoderMemory
 from specdec_core.models.run.positions import PositionPatch, position_patch
@@ -180,11 +180,18 @@ def check_ready(loaded: LoadedModel) -> None:
     """Reject a model whose state has changed since it was loaded, or that has no values.
 
     Raises:
-        ModelError: It is in training mode, or on the meta device and not offloaded.
+        ModelError: It is in training mode, its vocabulary has another size, or it is on the meta device and not
+            offloaded.
     """
     model = loaded.model
     if model.training:
         raise ModelError(f"{loaded.name} is in training mode, in which dropout changes its output; call eval().")
+    head = model.get_output_embeddings() if hasattr(model, "get_output_embeddings") else None
+    if head is not None and (size := vocab_size_of(head, None)) != loaded.vocab_size:
+        raise ModelError(
+            f"{loaded.name} had {loaded.vocab_size} logits when it was wrapped, and has {size} now: its "
+            "embeddings were resized. Wrap it again."
+        )
     # accelerate keeps offloaded weights on "meta" and brings them in a hook.
     if model.device.type == "meta" and not any(hasattr(layer, "_hf_hook") for layer in model.modules()):
         raise ModelError(f"{loaded.name} is on the meta device, without values. Load its weights first.")
