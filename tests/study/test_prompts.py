@@ -75,6 +75,21 @@ def test_a_message_of_tool_calls_needs_no_content(lines, call):
     assert found.messages[1] == {"content": None, **call}
 
 
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"role": "tool", "content": ""},
+        {"role": "system", "content": ""},
+        {"role": "assistant", "reasoning_content": "hi", "content": ""},
+    ],
+)
+def test_what_a_model_does_not_say_may_be_empty(lines, message):
+    (found,) = lines([{"messages": [HELLO, message, HELLO]}], turns="first")
+    assert found.messages[1] == message
+    (found,) = lines([{"messages": [{"role": "assistant", "reasoning_content": "hi"}, HELLO]}])
+    assert found.messages[0]["content"] == ""
+
+
 def test_columns_group_the_prompts_and_change_no_prompt(lines):
     first = {"prompt": "a", "kind": "qa", "meta": {"tier": 2}}
     rows = [first, {"prompt": "b", "kind": None, "meta": {"tier": 2.5}}]
@@ -293,6 +308,16 @@ def test_tool_calls_reach_the_template_as_it_expects_them(encode):
     assert encode(messages, own=calling) == encode(messages, given=calling) == [6, 7]
 
 
+def test_a_template_that_reads_parts_is_given_parts(encode):
+    """Such as that of Llama Guard 3 1B and of Llava: a text would be read letter by letter, and left out."""
+    chat = [{"role": "system", "content": "hi"}, {**HELLO, "content": " hello "}]
+    parts = "{% for part in messages[1].content if part.type == 'text' %}{{ part.text | trim }}{% endfor %}"
+    for system in ("content", "content[0].text"):
+        assert encode(chat, own=f"{{{{ messages[0].{system} }}}} {parts}") == [7, 6]
+    with pytest.raises(PromptError, match="leaves out message 1, whose role is 'system'"):
+        encode(chat, own=parts)
+
+
 def test_a_template_that_is_given_goes_before_the_tokenizers_own(encode):
     assert encode([HELLO], own=TEMPLATE, given="{{ messages[0].content }}") == [6]
 
@@ -316,7 +341,7 @@ def test_a_tokenizer_without_a_template(encode):
         ("{{ messages[0].tools.name }}", "raised an error: 'dict object' has no attribute 'tools'"),
         ("{{ 1 + 'a' }}", "raised an error: unsupported operand"),
         ("{{ messages.append(1) }}", "raised an error: "),
-        ("{# nothing #}", "renders it as an empty text"),
+        ("{{ messages[0].role }}", "leaves out message 1, whose role is 'user'"),
     ],
 )
 def test_a_template_that_fails(encode, template, said):

@@ -36,14 +36,23 @@ class ChatMessage(BaseModel):
     role: str
     content: Annotated[str | None, BeforeValidator(_joined)] = None
     tool_calls: Any = None
+    reasoning_content: Any = None
+
+    @property
+    def said(self) -> str | None:
+        """The content; empty beside a thought alone, which templates would else write as None."""
+        return self.content if self.tool_calls else self.content or ""
 
     @model_validator(mode="after")
     def _check(self) -> ChatMessage:
         if not self.role.strip():
             raise ValueError("'role' is empty")
-        if not (self.content or "").strip() and not self.tool_calls:
+        if self.tool_calls or self.reasoning_content:
+            return self
+        if self.content is None or (self.role == "user" and not self.content.strip()):
             raise ValueError(
-                "a message needs 'content', a text or a list of text parts, unless it has 'tool_calls'"
+                "a message needs 'content', a text or a list of text parts, unless it has 'tool_calls' or "
+                "'reasoning_content'"
             )
         return self
 

@@ -188,7 +188,7 @@ def _prompt_of(entry: dict[str, Any], number: int, group: tuple[str, ...]) -> Pr
     messages = None
     if found.messages is not None:
         pairs = zip(entry["messages"], found.messages, strict=True)
-        messages = tuple({**given, "content": message.content} for given, message in pairs)
+        messages = tuple({**given, "content": message.said} for given, message in pairs)
     return PromptText(
         found.id or str(number),
         found.prompt,
