@@ -190,6 +190,30 @@ def test_questions_of_spec_bench(read, write):
             read(file="question.jsonl")
 
 
+def test_conversations_of_sharegpt_are_what_its_users_say(read, write):
+    def talk(*pairs):
+        return {"id": "a_0", "conversations": [{"from": who, "value": text} for who, text in pairs]}
+
+    human, answer = ("human", "Hi"), ("gpt", "Hello")
+    rows = [
+        talk(answer, human, answer, ("human", " "), ("user", "Bye"), answer),
+        talk(),
+        talk(answer),
+        talk(human),
+    ]
+    write("p.json", json.dumps(rows))
+    for settings in ({}, {"columns": {"messages": "conversations"}}):
+        found = read(file="p.json", **settings)
+        assert [(one.id, one.messages[0]["content"]) for one in found] == [
+            ("1", "Hi"),
+            ("1 turn 2", "Bye"),
+            ("4", "Hi"),
+        ]
+    write("p.json", json.dumps([talk(human, ("observation", "3"))]))
+    with pytest.raises(PromptError, match="entry 1: unknown speaker 'observation'"):
+        read(file="p.json")
+
+
 def test_a_user_who_speaks_again_has_been_answered_in_between(read, write):
     def said(*roles):
         write("p.jsonl", [{"messages": [{"role": role, "content": "x"} for role in roles], **more}])

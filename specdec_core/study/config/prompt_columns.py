@@ -14,7 +14,7 @@ from specdec_core.study.config.prompt_rows import Row
 
 @dataclass(frozen=True)
 class Columns:
-    """The columns to read of each row. With neither, rows have specdec's keys, or those of Spec-Bench's questions.
+    """The columns to read of each row. With neither, rows have specdec's keys, Spec-Bench's or ShareGPT's.
 
     Attributes:
         names: Columns by what they hold: `prompt`, `messages`, `reference`, `id` or `source`.
@@ -26,12 +26,22 @@ class Columns:
     template: str | None = None
     group: Sequence[str] = ()
 
-    def pick(self, row: Row) -> Mapping[str, Any]:
-        """Return a row's values under specdec's keys.
+    def pick(self, row: Row) -> Mapping[str, Any] | None:
+        """Return a row's values under specdec's keys; None for a conversation of ShareGPT in which no user speaks.
 
         Raises:
             PromptError: The row lacks a column, or its prompt is not a text.
         """
+        picked = self._picked(row)
+        talk = picked.get("messages")
+        if not isinstance(talk, list) or not all(isinstance(one, Mapping) and "value" in one for one in talk):
+            return picked
+        if not talk and "conversations" not in row.values:
+            return picked
+        messages = _asked(talk)
+        return {**picked, "messages": messages} if messages else None
+
+    def _picked(self, row: Row) -> Mapping[str, Any]:
         if not self.names and self.template is None:
             return _own_keys(row)
         picked = {key: _value(row, column) for key, column in self.names.items()}
@@ -145,6 +155,26 @@ _QUESTION = {"said": "turns", "id": "question_id", "source": "category"}
 """Keys of a question of SPEED-Bench, Spec-Bench or MT-Bench."""
 _HUB_QUESTION = {"said": "prompt", "id": "prompt_id", "source": "category"}
 """Keys of a question of MT-Bench as it is on the hub."""
+_SPEAKERS = {"human": "user", "user": "user", "system": "system"}
+"""Roles of those who speak to the model in ShareGPT."""
+_MODELS = ("gpt", "chatgpt", "bing", "bard", "assistant")
+"""Names of the model in ShareGPT."""
+
+
+def _asked(talk: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return what is said to the model in a conversation of ShareGPT; empty if no user speaks.
+
+    Raises:
+        PromptError: Someone else speaks, such as a tool.
+    """
+    said = []
+    for one in talk:
+        speaker = str(one.get("from"))
+        if speaker in _SPEAKERS and str(one["value"]).strip():
+            said.append({"role": _SPEAKERS[speaker], "content": one["value"]})
+        elif speaker not in _SPEAKERS and speaker not in _MODELS:
+            raise PromptError(unknown_name("speaker", speaker, (*_SPEAKERS, *_MODELS)))
+    return said if any(message["role"] == "user" for message in said) else []
 
 
 def _own_keys(row: Row) -> Mapping[str, Any]:
@@ -159,6 +189,8 @@ def _own_keys(row: Row) -> Mapping[str, Any]:
         return values
     elif "turns" in values:
         question = _QUESTION
+    elif "conversations" in values:
+        return {"messages": values["conversations"], "source": values.get("id")}
     elif row.table:
         columns = ", ".join(map(repr, values))
         raise PromptError(

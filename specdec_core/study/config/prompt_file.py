@@ -85,8 +85,10 @@ def read_rows(rows: Iterable[Row], columns: Columns, limit: int | None = None) -
             problems.append(row.where + row.problem)
             continue
         try:
-            entry, group = dict(columns.pick(row)), columns.group_of(row)
-            prompt = _prompt_of(entry, row.number, group)
+            entry = columns.pick(row)
+            if entry is None:
+                continue
+            prompt = _prompt_of(dict(entry), row.number, columns.group_of(row))
         except ValidationError as error:
             problems += describe(error, entry, lambda *_, where=row.where: where)
             continue

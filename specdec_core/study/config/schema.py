@@ -91,8 +91,8 @@ class PromptsConfig(Validated):
     revision: str | None = None
     """Branch, tag or commit of a dataset on the hub."""
     column: str | None = None
-    """Column, or JSON key, of the prompt; by default `prompt`, `messages` or `turns`. A dot reaches into objects
-    and lists: `conversations.0.value`."""
+    """Column, or JSON key, of the prompt; by default `prompt`, `messages`, `turns` or `conversations`. A dot
+    reaches into objects and lists: `turns.0`."""
     template: Annotated[str, AfterValidator(check_template)] | None = None
     """The prompt with columns in braces, such as `"Question: {question}\\nAnswer:"`."""
     columns: ColumnsConfig | None = None
