@@ -2,7 +2,7 @@
 
 import sys
 import warnings
-from collections.abc import Generator, Sequence
+from collections.abc import Generator
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -280,31 +280,36 @@ def _show_steps(
     trace: bool,
 ) -> "BatchResult":
     """Print the text of a prompt as it is generated, and return the result."""
-    view = TraceView(output_console(), speller(target.tokenizer))
-    tokens: list[int] = []
-    shown = ""
+    from specdec_core.decoding import stream_text
+    from specdec_core.decoding.step_loop import finished
+
+    steps = _advancing(steps, progress)
+    if task.generation.beams > 1:  # which beam is the best is known at the end
+        _show_beams(result := finished(steps))
+    elif trace:
+        view = TraceView(output_console(), speller(target.tokenizer))
+        view.close(result := finished(steps, view.step))
+    else:
+        result = finished(stream_text(steps, target.tokenizer), write_text)
+        write_text("\n")
+    return result
+
+
+def _advancing(
+    steps: "Generator[StepReport, None, BatchResult]", progress: TerminalProgress
+) -> "Generator[StepReport, None, BatchResult]":
+    """Yield the reports of steps, and show the number of tokens."""
+    tokens = 0
     while True:
         try:
             with plugin_output():
                 report = next(steps)
         except StopIteration as end:
             result: BatchResult = end.value
-            break
-        tokens += report.outcome.committed[0]
-        progress.advance(len(tokens))
-        if task.generation.beams > 1:
-            continue  # which beam is the best is known at the end
-        if trace:
-            view.step(report)
-            continue
-        shown = _show(_text(target, tokens), shown)
-    if task.generation.beams > 1:
-        _show_beams(result)
-    elif trace:
-        view.close(result)
-    else:
-        write_text(f"{_text(target, tokens)[len(shown) :]}\n")
-    return result
+            return result
+        tokens += len(report.outcome.committed[0])
+        progress.advance(tokens)
+        yield report
 
 
 def _show_beams(result: "BatchResult") -> None:
@@ -316,19 +321,3 @@ def _show_beams(result: "BatchResult") -> None:
     error_console().print(
         f"{metrics.target_calls} target forward passes for {metrics.tokens} steps of beam search"
     )
-
-
-def _show(text: str, shown: str) -> str:
-    """Print the new part of a text and return what is printed so far; incomplete characters are held back."""
-    whole = text.rstrip("�")
-    if len(whole) > len(shown) and whole.startswith(shown):
-        write_text(whole[len(shown) :])
-        return whole
-    return shown
-
-
-def _text(target: "LoadedModel", tokens: Sequence[int]) -> str:
-    if target.tokenizer is None:
-        return "".join(f" {token}" for token in tokens)
-    text: str = target.tokenizer.decode(list(tokens), skip_special_tokens=True)
-    return text

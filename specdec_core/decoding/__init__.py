@@ -15,7 +15,7 @@ from specdec_core.decoding.counts import Metrics, RequestMetrics
 from specdec_core.decoding.custom_generate.function import GenerateWith, generate_with
 from specdec_core.decoding.decoder import Decoder
 from specdec_core.decoding.guard import PluginFailure, failure_text
-from specdec_core.decoding.observers import Observer, TraceObserver
+from specdec_core.decoding.observers import Observer, TraceObserver, stream_text
 from specdec_core.decoding.prompt_ids import Prompt, check_prompts
 from specdec_core.decoding.request import greedy_request
 from specdec_core.decoding.result import BatchResult, Generation
@@ -58,6 +58,7 @@ __all__ = [
     "make_lenience",
     "make_rule",
     "row_seed",
+    "stream_text",
     "thinking_marks",
     "thinking_span",
 ]

@@ -1,15 +1,17 @@
-"""Observers: called while a batch is decoded; they change nothing."""
+"""Observers, called while a batch is decoded, which change nothing, and the text of its steps."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Generator, Iterator, Sequence
+from typing import Any, TypeVar
 
 from specdec_core.decoding.result import BatchResult
 from specdec_core.interface import SessionInfo, StepReport
 from specdec_core.interface.errors import ArgumentError
 from specdec_core.interface.outcome import Verification
 from specdec_core.trace.figure import speller, trace_html
+
+R = TypeVar("R")
 
 
 class Observer:
@@ -121,3 +123,41 @@ def _items(
 
 def _rounded(number: float | None) -> float | None:
     return None if number is None else float(f"{number:.7g}")
+
+
+def stream_text(
+    steps: Generator[StepReport, None, R], tokenizer: Any = None, row: int = 0
+) -> Generator[str, None, R]:
+    """Yield the text that each step adds to a sequence; all of it is the text of the new tokens.
+
+    Tokens are not decoded one by one: tokenizers drop a space where a text begins, and a character may be spread
+    over several tokens, whose text comes with the last of them.
+
+    Args:
+        steps: What `Decoder.stream` or `Chat.stream` returns.
+        tokenizer: The target's; None for ids.
+        row: The number of the sequence in its batch.
+
+    Returns:
+        What the steps return.
+    """
+    tokens: list[int] = []
+    begin = read = 0  # what is yielded is the text of tokens[:read], decoded from `begin` on for its spaces
+    while True:
+        try:
+            tokens += next(steps).outcome.committed[row]
+            ended = False
+        except StopIteration as end:
+            result: R = end.value
+            ended = True
+        if tokenizer is None:
+            text, done = "".join(f" {token}" for token in tokens[read:]), ""
+        else:
+            text, done = (
+                tokenizer.decode(tokens[begin:last], skip_special_tokens=True) for last in (len(tokens), read)
+            )
+        if len(text) > len(done) and (ended or not text.endswith("\ufffd")):
+            yield text[len(done) :]
+            begin, read = read, len(tokens)
+        if ended:
+            return result

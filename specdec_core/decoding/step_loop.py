@@ -31,16 +31,19 @@ class Steps(Protocol):
 
 S = TypeVar("S", bound=Steps)
 R = TypeVar("R")
+T = TypeVar("T")
 
 
-def finished(run: Generator[StepReport, None, R]) -> R:
-    """Take all steps of a run; return its result."""
+def finished(run: Generator[T, None, R], show: Callable[[T], object] | None = None) -> R:
+    """Take all steps of a run, and call a function with what each yields; return the run's result."""
     while True:
         try:
-            next(run)
+            step = next(run)
         except StopIteration as end:
             result: R = end.value
             return result
+        if show is not None:
+            show(step)
 
 
 def steps_of(

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from itertools import chain
+from types import SimpleNamespace
 
 import pytest
 
-from specdec_core.decoding import Decoder, Observer, TraceObserver
+from specdec_core.decoding import Decoder, Observer, TraceObserver, stream_text
 from specdec_core.decoding.rows import StopRule
+from specdec_core.decoding.step_loop import finished
 from specdec_core.interface import ConfigError
 from specdec_core.interface.errors import ArgumentError, PromptError
 from specdec_core.interface.settings import GenerationSettings, SamplingSettings
-from specdec_core.models import wrap_model
+from specdec_core.models import load_vocabulary, wrap_model
 from specdec_core.sampling.generators import RowGenerators, row_seed
 from tests.tiny import tiny_model
 from tests.toys import CountingDrafter, Gamma, Lenience, TableDrafter
@@ -144,11 +146,7 @@ def test_the_stream_yields_every_step_and_returns_the_result(target):
         [Watcher()],
     )
     reports = []
-    try:
-        while True:
-            reports.append(next(run))
-    except StopIteration as end:
-        result = end.value
+    result = finished(run, reports.append)
     for row in range(2):
         assert (
             tuple(t for report in reports for t in report.outcome.committed[row]) == result.sequences[row].tokens
@@ -156,6 +154,26 @@ def test_the_stream_yields_every_step_and_returns_the_result(target):
     assert [report.step for report in reports] == list(range(len(reports)))
     assert seen == [("start", 2, [[3, 4], [5]]), ("end", 12)]
     assert all(r.step_seconds >= r.verify_seconds > 0 and r.draft_seconds >= 0 for r in reports)
+
+
+@pytest.mark.parametrize("model", ["builtin:target", "builtin:t5-target"])
+@pytest.mark.parametrize("size", [1, 3])
+def test_streamed_text_is_the_text_of_all_tokens(model, size):
+    tokenizer, _ = load_vocabulary(model)
+    text = "Die Größe ist naïve. \n  日本 🙂 def f(x): return None"
+    tokens = tokenizer(text).input_ids + tokenizer("Ende").input_ids[:1]
+
+    def steps():
+        for begin in range(0, len(tokens), size):
+            yield SimpleNamespace(outcome=SimpleNamespace(committed=((), tuple(tokens[begin : begin + size]))))
+        return "result"
+
+    pieces = []
+    assert finished(stream_text(steps(), tokenizer, row=1), pieces.append) == "result"
+    assert "".join(pieces) == tokenizer.decode(tokens, skip_special_tokens=True)
+    assert "".join(map(tokenizer.decode, tokens)) != "".join(pieces), "one by one, some characters are lost"
+    assert len(pieces) > 5
+    assert "日本 🙂" in "".join(pieces)
 
 
 def test_a_stream_refuses_wrong_arguments_at_the_call(target):
