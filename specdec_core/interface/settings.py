@@ -231,8 +231,8 @@ class TargetConfig(ModelSettings):
     """Make the model slower without changing its distribution."""
     exact_shapes: bool | Annotated[int, Field(ge=2)] = False
     """Run every forward pass of a step over the same number of columns, so that greedy texts do not depend on the
-    drafter where rounding depends on shapes, as in bfloat16. The number is one more than the longest draft,
-    rounded up to a multiple of 16; `true` is 16."""
+    drafter where rounding depends on shapes, as in bfloat16 and int8. The number is one more than the longest
+    draft, rounded up to a multiple of 16; `true` is 16."""
 
     def names(self) -> frozenset[str]:
         """Return the model and the adapter: folders, or names on the hub."""

@@ -24,8 +24,9 @@ _WIDE = 16
 class Int8Product:
     """8-bit weights with a scale for each output, and 8-bit activations with a scale for each row.
 
-    Rows are rounded when they are multiplied, each by itself, so that a token's logits depend on no other token's.
-    What is accumulated is integers: the result does not depend on the number of rows either.
+    Rows are rounded when they are multiplied, each by itself, and integers are accumulated, so that a product does
+    not depend on the number of rows. What is computed between products does, by rounding, which then decides on
+    which level an activation is: a step of 1 / 127 of the largest one.
     """
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
