@@ -19,16 +19,15 @@ from tests.study.toy_study import Recorder as Quiet
 PROMPTS = ["import os", "def main():", "class A:", "return"]
 TOKENS = 10
 VLLM = {
-    "mean_acceptance_length": 2.5,
-    "draft_acceptance_rate": 0.5,
     "acceptance_histogram": [1, 1, 1, 1],
-    "acceptance_histogram_by_draft_length": {"2": [1, 0, 1], "3": [0, 1, 0, 1], "1": [0, 0]},
     "num_spec_steps": 4,
     "num_accepted_draft_tokens": 6,
-    "num_draft_tokens": 10,
+    "num_draft_tokens": 12,
     "num_spec_tokens": 3,
+    "per_step_accepted": None,
+    "per_step_drafted": None,
 }
-"""Of 10 tokens, 6 are accepted drafts, so that 4 steps remain; the drafts of 0 of 2 and 1 of 3 are cut short."""
+"""As vLLM 0.32 answers with `summary`: the prompt and four drafts made 5 + 6 tokens, of which 10 are kept."""
 
 
 class Server:
@@ -176,24 +175,31 @@ def compared(serve, server, **more):
 
 def test_figures_of_vllm(serve):
     row = compared(serve, serve(owner="vllm", more={"metrics": {"speculative_decoding": VLLM}}))
-    counts = row
-    assert (counts.tokens, counts.drafted, counts.accepted) == (40, 40, 24)
-    assert counts.block_efficiency == 2.5
-    assert counts.alpha == 6 / 8
-    # Drafts of 2, 2, 3 and 3 tokens: 0, 2, 1 and 3 of them were accepted.
-    assert counts.alpha_by_position == (3 / 4, 2 / 3, 1.0)
+    assert (row.tokens, row.drafted, row.accepted) == (40, 48, 24)
+    assert row.block_efficiency == 10 / 5, "an accepted draft token that was cut off is in no text"
+    assert row.alpha == 6 / 9
+    assert row.alpha_by_position == (3 / 4, 2 / 3, 1 / 2)
     assert row.device.startswith("vllm at 127.0.0.1:")
     assert row.drafter.startswith("served by")
     assert row.tokens_per_second > 0
     assert row.speedup is not None
 
 
-def test_steps_of_vllm_one_by_one(serve):
-    steps = {"per_step_drafted": [2, 2, 3, 3], "per_step_accepted": [0, 2, 1, 3]}
+@pytest.mark.parametrize(
+    ("told", "accepted", "steps", "rejected"),
+    [
+        ({"per_step_drafted": [3, 2, 3, 4], "per_step_accepted": [0, 2, 1, 3]}, (0, 2, 1, 3), 5, 3),
+        (dict.fromkeys(("num_spec_steps", "num_accepted_draft_tokens", "num_draft_tokens"), 0), (), 10, 0),
+        ({"num_accepted_draft_tokens": 2, "acceptance_histogram": [2, 2, 0, 0]}, (0, 0, 1, 1), 8, 4),
+    ],
+    ids=["detailed", "no step had a draft", "some steps had none"],
+)
+def test_steps_of_vllm(told, accepted, steps, rejected):
     answer = {"choices": [{"text": "a", "token_ids": [5, 6]}], "usage": {"completion_tokens": 10}}
-    found = read_answer({**answer, "metrics": {"speculative_decoding": {**VLLM, **steps}}}, 1.5)
-    assert found.request.per_step_accepted == (0, 2, 1, 3)
-    assert (found.request.steps, found.request.rejected) == (4, 2)
+    empty = {} if accepted else {"acceptance_histogram": [0, 0, 0, 0]}
+    found = read_answer({**answer, "metrics": {"speculative_decoding": {**VLLM, **empty, **told}}}, 1.5)
+    assert found.request.per_step_accepted == accepted
+    assert (found.request.steps, found.request.rejected) == (steps, rejected)
     assert (found.token_ids, found.seconds) == ((5, 6), 1.5)
 
 
@@ -208,7 +214,7 @@ def test_figures_of_sglang(serve):
     }
     server = serve(owner="sglang", choice={"meta_info": meta})
     counts = compared(serve, server)
-    assert (counts.block_efficiency, counts.drafted, counts.accepted) == (2.5, 48, 24)
+    assert (counts.block_efficiency, counts.drafted, counts.accepted) == (2.0, 48, 24)
     assert counts.alpha == 6 / 9
     assert all(one["return_meta_info"] for one in server.asked)
 
@@ -306,7 +312,7 @@ def counters(server):
 def test_counters_before_and_after(serve):
     row = compared(serve, serve(owner="vllm", counters=counters))
     counts = row
-    assert (counts.drafted, counts.accepted, counts.block_efficiency) == (48, 24, 2.5)
+    assert (counts.drafted, counts.accepted, counts.block_efficiency) == (48, 24, 2.0)
     assert counts.alpha_by_position == (3 / 4, 2 / 3, 1 / 2)
     assert any("the server has counted" in note for note in row.notes)
 
@@ -362,7 +368,7 @@ def test_a_conversation_that_outgrows_the_context_of_a_server_ends(serve, tmp_pa
     more = {"prompts": {"file": str(file)}}
     found = compare(study(baseline, run_of(server), **more), tmp_path / "out", progress=False)
     assert not found.failures
-    assert (found.rows[1].tokens, found.rows[1].block_efficiency) == (4 * TOKENS, 2.5)
+    assert (found.rows[1].tokens, found.rows[1].block_efficiency) == (4 * TOKENS, 2.0)
     assert any("2 turns were not decoded" in note for note in found.rows[1].notes)
     written = [json.loads(line) for line in (tmp_path / "out" / "outputs.jsonl").read_text().splitlines()]
     reasons = ["length", "length", "context", "context", "length", "length"]
@@ -402,7 +408,7 @@ def test_groups_of_a_server(serve, tmp_path):
     more = {"prompts": {"file": str(tmp_path / "rows.jsonl"), "group": "kind"}}
     found = compare(study(serve(), runs[0], **more), progress=False)
     first = found.rows[1].groups[0]
-    assert (first.tokens, first.figures["block_efficiency"].value) == (20, 2.5)
+    assert (first.tokens, first.figures["block_efficiency"].value) == (20, 2.0)
     assert first.figures["tokens_per_second"].value > 0
     found = compare(study(serve(), *runs, **more), progress=False)
     assert "tokens_per_second" not in found.rows[1].groups[0].figures

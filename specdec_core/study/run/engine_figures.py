@@ -78,10 +78,9 @@ def read_answer(plain: Mapping[str, Any], seconds: float) -> Answer:
     drafted, accepted, steps = _drafts(plain, choice)
     request = None
     if steps is not None:
-        at_least = max(tokens - (accepted or 0), len(steps))
         request = RequestMetrics(
             max((length for length, _ in steps), default=0),
-            at_least,
+            _passes(tokens, accepted or 0, len(steps), 1),
             tuple(length for length, _ in steps),
             tuple(kept for _, kept in steps),
             sum(kept < length for length, kept in steps),
@@ -93,6 +92,15 @@ def read_answer(plain: Mapping[str, Any], seconds: float) -> Answer:
 
 OUTGROWN = Answer("", 0, (), RequestMetrics(0, 0, rejected=0), 0, 0, 0.0, "", "context")
 """The answer to a turn with which its conversation no longer fits into the engine's context."""
+
+
+def _passes(tokens: int, accepted: int, drafts: int, requests: int) -> int:
+    """Return the forward passes of some requests, each of which reads its prompt in a pass without a draft.
+
+    Engines count accepted draft tokens that `max_tokens` or a stop cut off, so that the tokens that were not
+    accepted may be fewer.
+    """
+    return max(tokens - accepted, drafts + requests)
 
 
 def _thoughts(message: Mapping[str, Any]) -> str:
@@ -119,7 +127,7 @@ def _drafts(
 
 
 def _vllm_steps(figures: Mapping[str, Any]) -> list[tuple[int, int]] | None:
-    if "per_step_drafted" in figures:
+    if figures.get("per_step_drafted") is not None:  # null where they were not asked for, or nothing was drafted
         return list(zip(figures["per_step_drafted"], figures["per_step_accepted"], strict=True))
     by_length = figures.get("acceptance_histogram_by_draft_length")
     if by_length is None:
@@ -134,9 +142,12 @@ def _vllm_steps(figures: Mapping[str, Any]) -> list[tuple[int, int]] | None:
 def _uniform(counts: Sequence[int] | None, drafted: int | None) -> list[tuple[int, int]] | None:
     """Return the drafts of a histogram of accepted tokens; None unless all drafts may have one length."""
     steps = sum(counts or ())
+    if drafted == 0:
+        return []
     if (
         not counts
         or drafted is None
+        or not steps
         or drafted % steps
         or drafted // steps < max((kept for kept, count in enumerate(counts) if count), default=0)
     ):
@@ -194,7 +205,7 @@ def read_counters(text: str) -> dict[str, float]:
 
 
 def counted(
-    metrics: Metrics, before: Mapping[str, float], after: Mapping[str, float], concurrency: int
+    metrics: Metrics, before: Mapping[str, float], after: Mapping[str, float], requests: int, concurrency: int
 ) -> Metrics:
     """Return metrics with the drafts that a server has counted meanwhile.
 
@@ -202,12 +213,13 @@ def counted(
         metrics: Tokens and seconds.
         before: The counters before.
         after: The counters now.
+        requests: Number of requests meanwhile.
         concurrency: As for `total`.
     """
     new = {key: round(value - before.get(key, 0.0)) for key, value in after.items()}
     drafts, accepted = new["num_drafts"], new["num_accepted_tokens"]
     at = [new[key] for key in sorted(new, key=lambda key: (len(key), key)) if key.startswith("per_pos.")]
-    row_steps = max(metrics.tokens - accepted, drafts)
+    row_steps = _passes(metrics.tokens, accepted, drafts, requests)
     reached = (drafts, *at)[: len(at)]
     return Metrics(
         tokens=metrics.tokens,

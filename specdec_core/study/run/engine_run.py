@@ -98,7 +98,7 @@ class EngineRun:
         after = {} if metrics.row_steps else self._counters()
         notes = []
         if after.get("num_drafts", 0) > before.get("num_drafts", 0):
-            metrics = counted(metrics, before, after, concurrency)
+            metrics = counted(metrics, before, after, len(answers), concurrency)
             notes.append(
                 "drafts are those that the server has counted meanwhile, of whatever it decoded; "
                 "`--per-request-spec-decode-metrics summary` of vLLM tells those of each request."
