@@ -87,7 +87,7 @@ class PluginGuard:
         for one in self._failures.values():
             texts.setdefault(
                 one.plugin,
-                f"{one}\nNo token is lost; the plugin is switched off or overruled, which costs speed. "
+                f"{one}\nNo token is lost; decoding goes on without its answer, which costs speed. "
                 "Decoder(..., strict=True) raises instead.",
             )
         for key, text in texts.items():

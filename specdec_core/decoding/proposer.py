@@ -29,9 +29,15 @@ from specdec_core.interface import (
 )
 from specdec_core.interface.tree import TreeShape
 
+_FAILURES = 3
+"""So many steps in a row may fail before the drafter is switched off."""
+
 
 class Proposer:
     """Drafter and gamma controller during one batch. A plugin that fails costs speed, never a token.
+
+    A proposal that fails costs its step; after the third in a row, the drafter is switched off. It is switched off
+    at once where it fails to open a session, or to be told what was committed, since it cannot go on.
 
     Args:
         drafter: The drafter; None for autoregressive decoding.
@@ -69,6 +75,8 @@ class Proposer:
         self._last_plan: tuple[int, ...] | TreeShape = (0,) * info.batch_size
         self.asked = self._nothing_asked = (0,) * info.batch_size
         self.seconds = 0.0
+        self._failures = 0
+        self._failed = False
         if drafter is not None and gamma is not None:
             with guard.calling(drafter):
                 limit = drafter.max_length
@@ -108,7 +116,9 @@ class Proposer:
             budget, depth, tree = self._plan(self._drafter.clipped(tokens, room))
             if any(budget):
                 begun = perf_counter()
-                with self._guard.calling(self._drafter, self._drop_drafter):
+                self._failures = self._failures if self._failed else 0
+                self._failed = False
+                with self._guard.calling(self._drafter, self._step_failed):
                     if self._drafter.ready(hidden_states):
                         self.asked = budget
                         self.request.start(tokens, budget, hidden_states, self._keep_drafting(), tree, depth)
@@ -131,13 +141,19 @@ class Proposer:
         return validate(made, budget, self._info.vocab_size, self._device, depth)
 
     def reject(self, fault: int) -> None:
-        """Switch the drafter off: its proposal turned out to be wrong when it was verified.
+        """Count a failure of the drafter: its proposal turned out to be wrong when it was verified.
 
         Args:
             fault: One of the codes in `FAULTS`.
         """
         self._guard.fail(self._drafter, PluginError(FAULTS[fault].format(last=self._info.vocab_size - 1)))
-        self._drop_drafter()
+        self._step_failed()
+
+    def _step_failed(self) -> None:
+        self._failed = True
+        self._failures += 1
+        if self._failures == _FAILURES:
+            self._drop_drafter()
 
     def _drop_drafter(self) -> None:
         session, self._draft_session = self._draft_session, None

@@ -281,7 +281,11 @@ class DraftSession(ABC):
 
     @abstractmethod
     def propose(self, request: DraftRequest) -> Proposal:
-        """Return at most `request.budget[b]` draft tokens for each sequence b."""
+        """Return at most `request.budget[b]` draft tokens for each sequence b.
+
+        A proposal without tokens, such as `Proposal.from_rows([[]] * B)`, skips the step. So does an exception;
+        after three in a row, the session is closed.
+        """
 
     def commit(self, outcome: Outcome) -> None:  # noqa: B027  (most drafters keep no state)
         """Learn which tokens were committed. Called after every step, even one without a request."""

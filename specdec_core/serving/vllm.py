@@ -38,7 +38,8 @@ class VllmProposer:
 
     Each request has a session of the drafter. It is told what was committed by comparing texts, since vLLM passes
     neither the names of requests nor what became of a draft: see `Requests`. Rows without new tokens, whose prompt
-    is still being read, get no draft. A drafter that fails is switched off for the request, and logged.
+    is still being read, get no draft. A drafter that fails is logged, and after three steps in a row switched off
+    for the request.
 
     Args:
         vllm_config: vLLM's `VllmConfig`.
@@ -136,7 +137,7 @@ class VllmProposer:
         for failure in self._guard.failures:
             if (failure.plugin, failure.message) not in self._logged:
                 self._logged.add((failure.plugin, failure.message))
-                _LOG.warning("%s. No token is lost: the request goes on without drafts.", failure)
+                _LOG.warning("%s. No token is lost: the step goes on without a draft.", failure)
 
 
 def _target_info(model_config: Any, folder: Path) -> TargetInfo:

@@ -152,10 +152,24 @@ def test_a_faulty_drafter_is_switched_off_and_loses_no_token(target, fault):
     (failure,) = result.failures
     assert failure.plugin == "Scripted"
     assert failure.step == 2
-    assert failure.times == 1, "the drafter was asked again"
+    assert failure.times == 3, "in a row, and the drafter is not asked again"
     assert message in failure.message
     assert result.metrics.target_calls <= 10
     assert drafter.closed == 1
+
+
+def test_a_failure_costs_one_step_if_the_drafter_can_go_on(target):
+    asked = []
+
+    def flaky(request):
+        asked.append(len(asked) % 3)
+        return boom(request) if asked[-1] else Proposal.from_rows([[5] * n for n in request.budget])
+
+    result = decode(target, Scripted(flaky))
+    plain = Decoder(target, sampling=GREEDY).generate(PROMPTS, SETTINGS)
+    assert [row.tokens for row in result.sequences] == [row.tokens for row in plain.sequences]
+    assert result.failures[0].times == sum(map(bool, asked)) > 3
+    assert result.metrics.target_calls - 3 == len(asked), "it is asked in every step but the last"
 
 
 @pytest.mark.parametrize("fault", ["raises", "wrong batch", "id too large"])
