@@ -26,8 +26,9 @@ from specdec_core.interface.tree import TreeShape
 from specdec_core.models import LoadedModel
 from specdec_core.sampling.generators import RowGenerators
 from specdec_core.sampling.logits import LogitsToProbs
-from specdec_drafters.heads.drafter import Heads, HeadsCard, HeadsDrafter, HeadsShape, write_heads
+from specdec_drafters.heads.drafter import HeadsDrafter
 from specdec_drafters.settings import HeadsConfig
+from tests.catalogue import write_random_heads
 
 
 class SeededRequest:
@@ -141,24 +142,10 @@ def assert_as_fresh(
         torch.testing.assert_close(used.q.probabilities, fresh.q.probabilities, atol=1e-5, rtol=1e-4)
 
 
-def heads_for(target: LoadedModel, folder: Path, *, reads_token: bool = True) -> HeadsDrafter:
+def heads_for(target: LoadedModel, folder: Path) -> HeadsDrafter:
     """Write three random heads for a target to a folder; return their drafter."""
-    features = target.info().features
-    assert features is not None
-    shape = HeadsShape(3, features.hidden_size, 8, features.hidden_size if reads_token else 0)
-    heads = Heads(shape)
-    generator = torch.Generator().manual_seed(2)
-    with torch.no_grad():
-        for weight in heads.parameters():
-            weight.copy_(torch.randn(weight.shape, generator=generator) * 0.4)
     path = folder / "heads.safetensors"
-    write_heads(
-        path,
-        heads,
-        HeadsCard(
-            **vars(shape), vocab_size=target.vocab_size, target=target.name, fingerprint=features.fingerprint()
-        ),
-    )
+    write_random_heads(path, target)
     return HeadsDrafter(HeadsConfig(model=str(path)), target.info())
 
 

@@ -132,16 +132,6 @@ def test_new_heads_say_what_the_target_says():
     torch.testing.assert_close(states, HIDDEN[:, None].expand(3, K, D), atol=1e-5, rtol=1e-5)
 
 
-def test_only_the_last_token_is_read_and_only_where_heads_read_it(tmp_path):
-    def logits(drafter, tokens):
-        return drafter.logits(HIDDEN[:1], torch.tensor(tokens), K)
-
-    seeing = drafter_for(write(tmp_path / "seeing.safetensors"))
-    blind = drafter_for(write(tmp_path / "blind.safetensors", BLIND))
-    assert not torch.allclose(logits(seeing, [1]), logits(seeing, [2]))
-    assert torch.equal(logits(blind, [1]), logits(blind, [2]))
-
-
 @pytest.mark.parametrize(("count", "budget", "lengths"), [(None, 9, 3), (2, 9, 2), (1, 1, 1), (3, 2, 2)])
 def test_as_many_as_there_are_heads_or_room(file, count, budget, lengths):
     drafter = drafter_for(file, count=count)

@@ -20,7 +20,7 @@ from specdec_core.interface import (
     TargetInfo,
     TokenTree,
 )
-from specdec_core.interface.errors import ConfigError, ModelError
+from specdec_core.interface.errors import ConfigError
 from specdec_core.interface.settings import GenerationSettings, SamplingSettings
 from specdec_core.models import wrap_model
 from specdec_core.study import load_study
@@ -240,7 +240,6 @@ def test_the_level_below_is_told_all_that_was_kept_and_taken_back(target, folder
 @pytest.mark.parametrize(
     "below",
     [
-        "{name: transformer, model: a}",
         "{name: hierarchical, model: b, gamma: 2, drafter: {name: transformer, model: a}}",
         "{name: chain, drafters: [random, {name: hierarchical, model: a, gamma: 2, drafter: random}]}",
     ],
@@ -262,12 +261,6 @@ def test_a_hierarchy_may_be_made_of_plugins_at_hand(folder, target):
     config = HierarchicalConfig(model=str(folder / "middle"), drafter=TableDrafter(VOCAB), gamma=Gamma(2))
     decoder = Decoder(target, HierarchicalDrafter(config, target.info()), gamma=Gamma(2), strict=True)
     assert decoder.generate(PROMPTS[:1], GenerationSettings(max_new_tokens=8)).metrics.drafted > 0
-
-
-def test_a_middle_model_of_another_vocabulary_is_refused(target, tmp_path):
-    tiny_model("llama", VOCAB + 5).save_pretrained(tmp_path)
-    with pytest.raises(ModelError, match="drafter 'hierarchical': the vocabulary"):
-        hierarchy(target, tmp_path, TableDrafter(VOCAB))
 
 
 @pytest.mark.parametrize("middle", [{"name": "early-exit", "layers": 1}, {"name": "quantized", "bits": 8}])

@@ -183,9 +183,6 @@ def test_ids_beyond_the_vocabulary(wrong):
         ((12, 6, 6, 9), (0.5, 0.5, 0.0)),  # 0 is within the range
         ((12, 6, 6, 10), None),  # D(3) < 0
         ((4, 2, 3, 1), None),  # D(2) < 0
-        ((0, 2, 2, 1), None),
-        ((4, 0, 2, 1), None),
-        ((4, 2, 0, 1), None),
         ((0, 0, 0, 0), None),
     ],
 )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -35,7 +34,8 @@ from tests.spelled import target_tokenizer
 kenlm = pytest.importorskip("kenlm", exc_type=ImportError)
 
 V = 1000
-EXACT = [name for name in BINARIES if "quantized" not in name]
+
+
 TEXT = [int(word) for word in (DATA / "small.txt").read_text().split()]
 
 
@@ -86,15 +86,6 @@ def test_every_candidate_has_the_score_of_kenlm_after_the_whole_text(folder, nam
         row = model.after(model.context(tokens))
         assert set(row.ids.tolist()) == listed  # no id that the model scores as `<unk>`
         np.testing.assert_allclose(row.log_weights, oracle(folder / name, tokens)[row.ids], atol=1e-5)
-
-
-@pytest.mark.parametrize("name", EXACT)
-def test_a_binary_gives_what_its_ngrams_give_in_tables(folder, name):
-    tables = fit(sentences_of("small"), V, BINARIES[name][0]).tables()
-    model = drafter_from(folder, name, candidates=V).candidates
-    for tokens in CONTEXTS:
-        row = model.after(model.context(tokens))
-        np.testing.assert_allclose(row.log_weights, tables.row(tables.context(tokens))[row.ids], atol=1e-4)
 
 
 @pytest.mark.parametrize("most", [1, 7, 60, V])
@@ -281,55 +272,13 @@ def test_words_of_text_are_tokens_without_their_blanks(tmp_path):
     assert set(tokenizer.convert_ids_to_tokens(best.tolist())) == {"\u2581cat", "\u2581dog"}
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (
-            "ids",
-            r"has 0 of .* 6 tokens .* 6 by words: tokens\. Set words: tokens",
-        ),
-        ("tokens", None),
-    ],
-)
-def test_the_wrong_kind_of_words_is_told(tmp_path, words, message):
+def test_the_wrong_kind_of_words_is_told(tmp_path):
     words_model(tmp_path, target_tokenizer(), text_of(VOCAB))
-    if message is None:
-        assert (
-            len(drafter_from(tmp_path, "words.arpa", VOCAB, target_tokenizer(), words=words).candidates._ranks)
-            == 6
-        )
-        return
-    with pytest.raises(ConfigError, match=message):
-        drafter_from(tmp_path, "words.arpa", VOCAB, target_tokenizer(), words=words)
+    with pytest.raises(ConfigError, match=r"has 0 of .* 6 tokens .* 6 by words: tokens\. Set words: tokens"):
+        drafter_from(tmp_path, "words.arpa", VOCAB, target_tokenizer())
 
 
-# Errors.
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (None, "KenLM cannot read .*model: No such file or directory"),
-        (b"hello\n", r'KenLM cannot read .*model: first non-empty line was "hello" not \\data'),
-        (
-            ("\\data\\\n" + "".join(f"ngram {n}=1\n" for n in range(1, 8)) + "\n\\1-grams:\n-1\ta\n").encode(),
-            "has order 7 but KenLM .* up to 6; install .* with MAX_ORDER",
-        ),
-    ],
-)
-def test_files_that_kenlm_cannot_read(tmp_path, content, message):
-    if content is not None:
-        (tmp_path / "model").write_bytes(content)
-    with pytest.raises(ConfigError, match=message):
-        drafter_from(tmp_path, "model")
-
-
-@pytest.mark.parametrize(
-    ("version", "told"), [((3, 12), "C\\+\\+ compiler"), ((3, 13), "not compile on Python 3.13")]
-)
-def test_without_the_package_the_settings_say_what_to_do(monkeypatch, version, told):
+def test_without_the_package_the_settings_say_what_to_do(monkeypatch):
     monkeypatch.setattr(ngram_config, "find_spec", lambda name: None)
-    monkeypatch.setattr(sys, "version_info", (*version, 0))
-    with pytest.raises(ValidationError, match=rf"not installed: .*{told}.*ARPA file .* as 'arpa'"):
+    with pytest.raises(ValidationError, match=r"not installed: .*ARPA file .* as 'arpa'"):
         NgramConfig(kenlm=Path("model"))
-    assert NgramConfig(arpa=Path("model")).arpa == Path("model")

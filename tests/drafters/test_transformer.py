@@ -120,15 +120,6 @@ def test_commits_of_steps_in_which_another_drafter_was_used(folder):
     assert_as_fresh(drafter, info, session, tokens)
 
 
-def test_a_proposal_that_was_never_judged_is_forgotten(folder):
-    drafter, info = drafter_for(folder()), info_for(1, V)
-    session, tokens = drafter.open(info), [[2, 3]]
-    session.propose(request_for(tokens, [3]))
-    assert_as_fresh(drafter, info, session, tokens)
-    commit(session, tokens, session.propose(request_for(tokens, [1])), kept=(1,))
-    assert_as_fresh(drafter, info, session, tokens)
-
-
 def test_an_end_of_sequence_cuts_what_was_accepted(folder):
     drafter, info = drafter_for(folder()), info_for(1, V)
     session, tokens = drafter.open(info), [[2, 3]]
@@ -157,16 +148,6 @@ def test_a_row_beyond_the_drafters_positions_drafts_nothing(folder):
     assert budget == (2, 0, 4)
     assert session.propose(request_for(tokens, budget)).lengths == budget
     assert drafter.clipped([[3] * limit], [4]) == (1,)
-
-
-def test_the_model_is_not_changed(folder):
-    drafter = drafter_for(folder())
-    config = drafter.loaded.model.config.to_dict()
-    session = drafter.open(info_for(1, V))
-    session.propose(request_for([[2, 3]], [3]))
-    session.close()
-    assert drafter.loaded.model.config.to_dict() == config
-    assert not drafter.loaded.model.training
 
 
 WORDS = [f"w{number}" for number in range(V)]

@@ -11,21 +11,21 @@ import pytest
 import torch
 from tokenizers import decoders
 
-from specdec_core.decoding import Decoder, greedy_request
+from specdec_core.decoding import Decoder
 from specdec_core.decoding.request import DraftRecorder
-from specdec_core.interface import Candidates, Dense, PluginError, PointMass, Proposal, Sparse, TargetInfo
+from specdec_core.interface import Candidates, Dense, PointMass, Proposal, Sparse, TargetInfo
 from specdec_core.interface.settings import SamplingSettings
 from specdec_core.models import load_model, wrap_model
 from specdec_core.sampling.generators import RowGenerators
 from specdec_core.sampling.logits import LogitsToProbs
 from specdec_core.testing.harness.enumeration import adjusted
 from specdec_core.testing.harness.tiny_target import uncached_logits
-from specdec_drafters.chain import ChainDrafter
 from specdec_drafters.hierarchical import HierarchicalDrafter
+from specdec_drafters.ngram.arpa import write_arpa
 from specdec_drafters.ngram.drafter import NgramDrafter
+from specdec_drafters.ngram.kneser_ney import fit
 from specdec_drafters.prompt_copy import PromptCopyDrafter
 from specdec_drafters.settings import (
-    ChainConfig,
     HierarchicalConfig,
     NgramConfig,
     PromptCopyConfig,
@@ -39,33 +39,7 @@ from tests.drafters.support import commit, info_for, request_for, rows_of
 from tests.lossless import SETTINGS, VOCAB, small_target
 from tests.spelled import OTHER_VOCAB, SHARED, other_tokenizer, target_tokenizer
 from tests.tiny import tiny_model
-from tests.toys import CountingDrafter, Gamma, SparseDrafter, TableDrafter
-
-ARPA = r"""\data\
-ngram 1=10
-ngram 2=5
-
-\1-grams:
--99 <s> -0.1
--1.2 </s>
--1.5 <unk>
--0.9 0 -0.2
--1.1 1 -0.1
--0.6 2 -0.4
--0.5 3 -0.3
--0.7 4 -0.2
--0.8 5 -0.2
--1.0 6
-
-\2-grams:
--0.3 3 0
--0.5 3 4
--0.4 0 5
--0.9 5 6
--0.7 4 3
-
-\end\
-"""
+from tests.toys import CountingDrafter, Gamma, TableDrafter
 
 
 @pytest.fixture(scope="module")
@@ -90,7 +64,9 @@ def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("other")
     tiny_model("llama", OTHER_VOCAB, seed=5, sharpness=0.8).save_pretrained(folder / "model")
     other_tokenizer().save_pretrained(folder / "model")
-    (folder / "other.arpa").write_text(ARPA)
+    text = np.array([0, 3, 4, 3, 0, 5, 6, 1, 2, 4, 3, 4, 0, 5, 3], dtype=np.int32)
+    ngrams = fit([text], OTHER_VOCAB, 2)
+    write_arpa(folder / "other.arpa", ngrams.levels, ngrams.known)
     return folder
 
 
@@ -103,11 +79,8 @@ def drafters(folder, own_info):
         return drafter
 
     table = toy(TableDrafter(OTHER_VOCAB))
-    sparse = toy(SparseDrafter(OTHER_VOCAB))
-    counting = toy(CountingDrafter(OTHER_VOCAB))
     bigram = NgramDrafter(NgramConfig(arpa=folder / "other.arpa"), own_info)
     few = NgramDrafter(NgramConfig(arpa=folder / "other.arpa", candidates=1), own_info)
-    copy = PromptCopyDrafter(PromptCopyConfig(min_match=1, max_tokens=2), own_info)
     model = TransformerDrafter(TransformerConfig(model=str(folder / "model")), own_info)
     hierarchy = HierarchicalDrafter(
         HierarchicalConfig.model_construct(
@@ -119,19 +92,13 @@ def drafters(folder, own_info):
         "model": model,  # sample
         "bigram": bigram,  # sample_candidates
         "few": few,  # often no candidate is shared
-        "foreign": sparse,  # a q of its own
-        "copy": copy,  # a point mass
-        "counting": counting,
-        "chain": ChainDrafter(ChainConfig(drafters=(copy, bigram, table), min_draft_tokens=2), own_info),  # forks
+        "counting": toy(CountingDrafter(OTHER_VOCAB)),
         "hierarchy": hierarchy,  # extend
     }
 
 
 def translated(drafter, info, method="tli"):
     return TranslatedDrafter(TranslatedConfig(drafter=drafter, method=method), info)
-
-
-# What is emitted has the target's distribution.
 
 
 SHARED_TOKENS = SharedTokens(SHARED, VOCAB, OTHER_VOCAB)
@@ -215,22 +182,6 @@ def test_without_a_shared_candidate_all_shared_tokens_have_the_same_weight(row):
     carried = SHARED_TOKENS.candidates(row)
     assert carried.ids.tolist() == sorted(SHARED.values())
     assert len(set(carried.log_weights.tolist())) == 1
-
-
-@pytest.mark.parametrize("ids", [[], [2, OTHER_VOCAB]])
-@pytest.mark.parametrize("method", ["tli", "slem"])
-def test_candidates_outside_the_drafters_own_vocabulary_are_refused(ids, method):
-    from specdec_drafters.translated.drafter import SharedTokenRequest
-
-    outer = DraftRecorder(LogitsToProbs(SamplingSettings()), RowGenerators([3]), 1, VOCAB, 2, "cpu")
-    outer.start([[2, 3]], (2,))
-    if method == "tli":
-        request = SharedTokenRequest(outer, SHARED_TOKENS, [[4]])
-    else:
-        request = greedy_request([[4]], (2,), OTHER_VOCAB, "cpu")
-    row = Candidates(np.array(ids, dtype=np.int64), np.zeros(len(ids), np.float32))
-    with pytest.raises(PluginError, match=r"ids of candidates must be|candidates have ids of shape"):
-        request.sample_candidates([row])
 
 
 def test_a_sequence_ends_before_a_token_that_is_not_shared():

@@ -9,7 +9,6 @@ from tokenizers import Tokenizer, decoders, models
 from transformers import PreTrainedTokenizerFast
 
 from specdec_core import default_registry
-from specdec_core.decoding import Decoder
 from specdec_core.decoding.guard import PluginGuard
 from specdec_core.interface import LAST_HIDDEN, ConfigError, ModelError, PluginError, TargetInfo
 from specdec_core.interface.errors import PluginWarning
@@ -21,7 +20,7 @@ from specdec_core.sampling.logits import LogitsToProbs
 from specdec_drafters.settings import TranslatedConfig
 from specdec_drafters.translated.drafter import TranslatedDrafter
 from tests.drafters.support import info_for
-from tests.lossless import VOCAB, small_target
+from tests.lossless import VOCAB
 from tests.spelled import OTHER_VOCAB, SHARED, other_tokenizer, target_tokenizer
 from tests.tiny import tiny_model
 from tests.toys import CountingDrafter
@@ -132,12 +131,3 @@ def test_a_hierarchy_in_other_tokens_is_not_replayed():
     session = context.with_loop(info_for(1, VOCAB))
     with pytest.raises(PluginError, match="another tokenizer than the target's cannot be replayed"):
         session.loop(None, None, None, info_for(1, OTHER_VOCAB))
-
-
-def test_an_id_outside_the_drafters_vocabulary_is_the_drafters_failure(device, info):
-    drafter = CountingDrafter(OTHER_VOCAB + 5)
-    drafter.draft = lambda tokens, budget: [OTHER_VOCAB + 2]
-    drafter.target = TargetInfo(OTHER_VOCAB, tokenizer=other_tokenizer())
-    decoder = Decoder(small_target(device), translated(drafter, info), gamma=2, strict=True)
-    with pytest.raises(PluginError, match="own ids are 0 to 6"):
-        decoder.generate([[2, 3]], max_new_tokens=4)
