@@ -39,38 +39,6 @@ def test_a_plugin_is_found_listed_and_created(toys):
     assert drafter.draft([1, 2], 3) == [4, 4, 4]
 
 
-BARE = """
-    from specdec_core import PluginConfig, PluginSpec, hookimpl
-    from specdec_core.interface import DrafterConfig, LenienceConfig, RuleConfig, TrainerConfig
-
-    @hookimpl
-    def specdec_drafters():
-        return [PluginSpec("drafter", "one", "bare_parts:One", DrafterConfig)]
-
-    @hookimpl
-    def specdec_gamma_controllers():
-        return [PluginSpec("gamma", "two", "bare_parts:Two", PluginConfig)]
-
-    @hookimpl
-    def specdec_lenience_controllers():
-        return [PluginSpec("lenience", "three", "bare_parts:Three", LenienceConfig)]
-
-    @hookimpl
-    def specdec_rules():
-        return [PluginSpec("rule", "four", "bare_parts:Four", RuleConfig)]
-
-    @hookimpl
-    def specdec_trainers():
-        return [PluginSpec("trainer", "five", "bare_parts:Five", TrainerConfig)]
-"""
-
-
-def test_a_plugin_without_settings_of_its_own_has_no_summary(site):
-    site.install("dist-a", "bare_plugin", BARE)
-    found = {one.kind: one.summary for one in Registry().records() if one.distribution == "dist-a"}
-    assert found == dict.fromkeys(("drafter", "gamma", "lenience", "rule", "trainer"), "")
-
-
 def test_an_unknown_name_gets_suggestions(toys):
     with pytest.raises(
         PluginError, match=r"unknown drafter 'ecko'\. Did you mean 'echo'.*Available: absent, echo, single"
@@ -94,19 +62,10 @@ def test_a_plugin_that_fails_to_import_is_listed_as_broken(toys):
     [
         ("raise RuntimeError('no luck')", "RuntimeError: no luck"),
         ("return 'echo'", "must return a list of PluginSpec, not str"),
-        ("return ['echo']", "but it holds a str"),
         ("return [Spec('gamma', 'x', 'a:B', PluginConfig)]", "with kind 'gamma'; this hook registers 'drafter'"),
         ("return [Spec('drafter', 'a b', 'a:B', D)]", "'a b' may contain only letters, digits"),
-        ("return [Spec('drafter', 'a', 'a:B', D, aliases=('b c',))]", "'b c' may contain only letters, digits"),
-        ("return [Spec('drafter', 'a', 'a:B', D, aliases=('a',))]", "which repeat a name"),
-        ("return [Spec('drafter', 'x', 'a.B', D)]", "must have the form 'package.module:Class'"),
         ("return [Spec('drafter', 'x', 'a:B', dict)]", "must be a subclass of DrafterConfig"),
         ("return [Spec('drafter', 'x', 'a:B', Named)]", "has a field 'name'"),
-        ("return [Spec('drafter', 'x', 'a:B', D, shorthand='y')]", "which is not a field of its config"),
-        (
-            "return [Spec('trainer', 'x', 'a:B', PluginConfig)]",
-            "with kind 'trainer'; this hook registers 'drafter'",
-        ),
     ],
 )
 def test_a_faulty_hook_marks_its_plugin_as_broken(site, body, reason):
@@ -211,12 +170,6 @@ def test_a_class_that_cannot_be_imported_names_plugin_and_distribution(toys):
         registry.create("drafter", "absent", config, TargetInfo(vocab_size=8))
 
 
-def test_a_class_of_another_kind_is_an_error(toys):
-    toys.module("toy_parts", "class Fixed:\n    def __init__(self, config): pass\n")
-    with pytest.raises(PluginError, match="makes a Fixed, which is not a GammaController"):
-        Registry().create("gamma", "fixed", PluginConfig())
-
-
 def test_a_class_that_raises_is_named(toys):
     toys.module("toy_parts", "class Fixed:\n    def __init__(self, config): raise OSError('no table')\n")
     with pytest.raises(
@@ -305,15 +258,7 @@ def test_a_trainer_is_found_listed_and_created(site):
     ("field", "reason"),
     [
         ("inner: Inner | None = None", "setting 'inner' is Inner"),
-        ("inner: NestedDrafter = 'random'", "setting 'inner' is Any"),
-        ("inner: tuple[int, str] = (1, 'a')", "setting 'inner' is tuple[int, str]"),
-        ("inner: bool | int = 1", "setting 'inner' allows bool and other values"),
-        ("inner: int = Field(1, alias='outer')", "setting 'inner' has an alias"),
         ("quiet: int = 1", "setting 'quiet' would be the option --quiet, which is the command's own"),
-        (
-            "smooth: bool = True; no_smooth: int = 1",
-            "would be the option --no-smooth, which is already setting 'smooth'",
-        ),
     ],
 )
 def test_a_trainer_whose_settings_are_not_flat_is_broken(site, field, reason):
@@ -322,13 +267,6 @@ def test_a_trainer_whose_settings_are_not_flat_is_broken(site, field, reason):
     assert state == "broken"
     assert "specdec_trainers() returns 'fit', whose setting" in said
     assert reason in said
-
-
-def test_a_trainer_takes_what_all_trainers_take(site):
-    site.install("dist-a", "fit_plugin", TRAINERS.format(base="PluginConfig", field="x: int = 1"))
-    state, said = states(Registry())["dist-a", "fit_plugin"]
-    assert state == "broken"
-    assert "it must be a subclass of TrainerConfig" in said
 
 
 def test_a_study_does_not_know_trainers(toys):
@@ -368,14 +306,10 @@ def test_settings_as_options():
     [
         ("plain", "3", 3),
         ("plain", "three", "three"),
-        ("plain", "3.5", "3.5"),
         ("outer", "3", 3.0),
-        ("outer", "1e-3", 0.001),
-        ("number", "3", 3),
         ("number", "3.5", 3.5),
         ("either", "all", "all"),
         ("either", "16", 16),
-        ("either", "4", 4),
         ("folder_name", "4", "4"),
     ],
 )
