@@ -126,7 +126,6 @@ def test_the_tokenizer_of_a_model_in_a_subfolder_is_there_or_around_it(tmp_path,
         ({"device": "cpu", "device_map": "auto"}, "'device' and 'device_map' are both given"),
         ({"max_memory": {"cpu": "1GiB"}}, "'max_memory' requires 'device_map'"),
         ({"packed": True, "quantization_config": {"load_in_4bit": True}}, "quantized weights cannot be packed"),
-        ({"compile": True, "device_map": "auto"}, "spread over devices cannot be compiled"),
         ({"attn_implementation": "spda"}, "'?sdpa"),
     ],
 )
@@ -179,7 +178,6 @@ def test_memory_limits_may_name_gpus_as_a_study_does(folder, monkeypatch):
     ("settings", "message"),
     [
         ({"bits": 4}, "quant_method"),
-        ({"quant_method": "torchoa"}, "torchao"),
         ({"quant_method": "awq", "bits": 4}, "pre-quantized"),
     ],
 )
@@ -192,9 +190,7 @@ def test_quantization_that_cannot_work_is_refused_with_the_reason(folder, settin
     ("settings", "install"),
     [
         ({"quant_method": "gptq", "bits": 4, "group_size": 32}, "pip install optimum"),
-        ({"quant_method": "awq", "bits": 4, "group_size": 32}, "pip install gptqmodel"),
         ({"quant_method": "torchao", "quant_type": {}}, r"pip install 'specdec-core\[torchao\]'"),
-        ({"quant_method": "bitsandbytes", "load_in_4bit": True}, r"pip install 'specdec-core\[bitsandbytes\]'"),
     ],
     ids=str,
 )
