@@ -4,28 +4,23 @@ from __future__ import annotations
 
 import copy
 from collections import Counter
-from threading import Thread
 
 import pytest
 import torch
 import transformers
 from transformers import (
-    DynamicCache,
     LogitsProcessor,
     StoppingCriteria,
-    TextIteratorStreamer,
     pipeline,
 )
 
 from specdec_core import generate_with
 from specdec_core.decoding import Metrics
 from specdec_core.decoding.custom_generate import function as custom_generate
-from specdec_core.decoding.custom_generate.call import UNSUPPORTED
 from specdec_core.interface import ConfigError, ModelError, TokenTree
-from specdec_core.interface.errors import PluginWarning
 from specdec_core.interface.settings import SamplingSettings
 from specdec_core.models import load_model, wrap_model
-from specdec_core.testing.harness.tiny_target import IDS, number_tokenizer, random_model, uncached_logits
+from specdec_core.testing.harness.tiny_target import IDS, random_model, uncached_logits
 from tests.generation.families import build
 from tests.lossless import EOS, VOCAB, p_value
 from tests.tiny import BOTH_SIDES, FAMILIES, tiny_model
@@ -354,20 +349,6 @@ def test_the_time_limit_of_generate_ends_it(device):
     assert ids.shape[1] == len(ROWS[0]) + 1
 
 
-def test_a_streamer_in_another_thread_comes_to_its_end():
-    model, tokenizer = tiny_model("gpt2"), number_tokenizer(40)
-    streamer = TextIteratorStreamer(tokenizer, skip_prompt=True, timeout=60)
-    ids = torch.tensor([[3, 4, 5]])
-    settings = {"max_new_tokens": 10, "do_sample": False, "eos_token_id": None, "pad_token_id": 0}
-    function = generate_with(drafter=TableDrafter(40), gamma=3)
-    arguments = {"input_ids": ids, "streamer": streamer, "custom_generate": function, **settings}
-    thread = Thread(target=model.generate, kwargs=arguments)
-    thread.start()
-    text = "".join(streamer)
-    thread.join()
-    assert text == tokenizer.decode(model.generate(ids, **settings)[0, 3:])
-
-
 # --- the model
 
 
@@ -469,21 +450,6 @@ def test_a_decoder_may_begin_with_several_tokens(device):
     assert model.generate(**batch(model), custom_generate=function, **settings).tolist() == expected
 
 
-def test_a_failing_drafter_costs_no_token():
-    model = tiny_model("gpt2")
-
-    class Broken(CountingDrafter):
-        def draft(self, tokens, budget):
-            raise OSError("gone")
-
-    settings = {"max_new_tokens": 6, "do_sample": False}
-    expected = model.generate(**batch(model), **settings).tolist()
-    function = generate_with(drafter=Broken(40), gamma=2)
-    with pytest.warns(PluginWarning, match="gone") as warned:
-        assert model.generate(**batch(model), custom_generate=function, **settings).tolist() == expected
-    assert warned[0].filename == __file__
-
-
 def test_drafts_may_have_settings_of_their_own():
     model = tiny_model("gpt2", VOCAB, sharpness=0.8)
     function = generate_with(
@@ -509,53 +475,31 @@ class Counting(LogitsProcessor):
         return scores + torch.arange(scores.shape[1]) * self.calls
 
 
-EMBEDDED = torch.zeros(3, 5, 32)
 UNSUPPORTED_VALUES = {
     "num_beams": 2,
     "assistant_model": tiny_model("gpt2", seed=1),
-    "prompt_lookup_num_tokens": 3,
-    "assistant_early_exit": 1,
-    "use_mtp": True,
-    "penalty_alpha": 0.5,
     "dola_layers": "high",
-    "constraints": [1],
-    "force_words_ids": [[3]],
     "guidance_scale": 1.5,
     "output_attentions": True,
-    "output_hidden_states": True,
     "synced_gpus": True,
-    "cache_implementation": "quantized",
     "prefill_chunk_size": 2,
-    "past_key_values": None,  # made of the model
     "position_ids": torch.arange(5).expand(3, 5) + 1,
-    "inputs_embeds": EMBEDDED,
-    "decoder_inputs_embeds": EMBEDDED,
     "token_type_ids": torch.zeros(3, 5, dtype=torch.long),
-    "mm_token_type_ids": torch.ones(3, 5, dtype=torch.long),
     "pixel_values": torch.zeros(3, 3, 4, 4),
 }
+"""One for each place where they are looked for; `tests.generation` passes others."""
 
 
 @pytest.mark.filterwarnings("ignore")  # transformers has its own to say about some
-@pytest.mark.parametrize("name", UNSUPPORTED)
+@pytest.mark.parametrize("name", UNSUPPORTED_VALUES)
 def test_an_argument_that_is_not_supported_is_named(name, monkeypatch):
-    model, asked = tiny_model("gpt2"), {name: UNSUPPORTED_VALUES[name]}
-    # What GPT-2 does not take, and what needs a package, still comes to us with other models.
+    model = tiny_model("gpt2")
+    # What GPT-2 does not take still comes to us with other models.
     monkeypatch.setattr(model, "_validate_model_kwargs", lambda *_: None)
     given = {**batch(model), "max_new_tokens": 4, "do_sample": False, "eos_token_id": 1}
-    if name == "cache_implementation":
-        monkeypatch.setattr(model, "_prepare_cache_for_generation", lambda *_: None)
-    elif name == "past_key_values":
-        cache = DynamicCache(config=model.config)
-        model(torch.tensor(ROWS)[:, :-1], past_key_values=cache)
-        asked = {name: cache}
-    elif name == "penalty_alpha":
-        asked["top_k"] = 4
-    elif name == "inputs_embeds":
-        del given["input_ids"]
     function = generate_with(drafter=CountingDrafter(40), gamma=2)
     with pytest.raises(ConfigError, match=rf"^generate_with: {name}\b.* was given, which is not supported"):
-        model.generate(custom_generate=function, **given, **asked)
+        model.generate(custom_generate=function, **given, **{name: UNSUPPORTED_VALUES[name]})
 
 
 REFUSED = {

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 
 import pytest
 from pydantic import ValidationError
@@ -166,20 +165,15 @@ def test_a_choice_that_is_not_there_is_named_with_its_location(write, more, prob
     ("settings", "message"),
     [
         ({}, "give 'alpha' and 'c' .*got none of them"),
-        ({"alpha": 0.5}, "got 'alpha'"),
         (
             {"alpha": 0.5, "c": 0.1, "measured": {"file": "f", "rates": [1], "seconds": [1]}},
             "got 'alpha' and 'c' and 'measured'",
         ),
-        ({"alpha": 1.1, "c": 0.1}, "less than or equal to 1"),
-        ({"alpha": 0.5, "c": -1}, "greater than or equal to 0"),
         (
             {"alpha": 0.5, "c": 0.1, "verify_cost": [0.05, 0.06]},
             r"verify_cost is .* 1, then .*got \[0.05, 0.06\]",
         ),
-        ({"alpha": 0.5, "c": 0.1, "verify_cost": [1, math.nan]}, "verify_cost is"),
         ({"alpha": 0.5, "c": 0.1, "drafter": "ngram"}, "'drafter' selects from 'measured'"),
-        ({"measured": {"file": "f", "rates": [], "seconds": [1]}}, "at least 1 item"),
     ],
 )
 def test_settings_that_are_refused(settings, message):

@@ -35,9 +35,7 @@ def test_the_shape_that_is_asked_for(settings, shape):
     ("settings", "told"),
     [
         ({}, "give 'widths', or 'nodes' and 'depth'; got none of them"),
-        ({"widths": [2], "nodes": 4, "depth": 2}, "got 'widths' and 'nodes' and 'depth'"),
         ({"nodes": 3, "depth": 4}, "3 nodes do not fill 4 levels"),
-        ({"widths": [1000, 1000]}, "more than 1024 nodes"),
     ],
 )
 def test_a_shape_that_is_refused(settings, told):

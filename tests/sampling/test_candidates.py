@@ -109,15 +109,9 @@ def test_what_is_computed_is_cached_for_the_last_temperature():
     ("row", "message"),
     [
         (lambda: row_of([3, 1], [0, 0]), "ids of candidates must be strictly ascending"),
-        (lambda: row_of([3, 3], [0, 0]), "strictly ascending"),
-        (lambda: row_of([-1, 3], [0, 0]), r"within the vocabulary \(0 to 11\)"),
         (lambda: row_of([3, V], [0, 0]), "within the vocabulary"),
         (lambda: row_of([3, 4], [0]), r"ids of shape \(2,\) and .* log weights of shape \(1,\)"),
-        (lambda: row_of([[3, 4]], [[0, 0]]), r"ids of shape \(1, 2\)"),
-        (lambda: row_of([], []), r"S at least 1"),
-        (lambda: Candidates(np.array([1.0, 2.0]), np.zeros(2)), "dtype float64"),
         (lambda: Candidates([1, 2], np.zeros(2)), "numpy arrays"),
-        (lambda: Candidates(np.array([1, 2]), [0.0, 0.0]), "numpy arrays"),
     ],
 )
 def test_ids_that_cannot_be_drawn_are_an_error(row, message):

