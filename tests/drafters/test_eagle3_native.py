@@ -9,8 +9,10 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from specdec_core.interface import ModelError
-from specdec_drafters.eagle3.checkpoint import read_eagle3
+from specdec_drafters.eagle3.checkpoint import read_eagle3, write_for_vllm
 from tests.drafters.speculator_heads import DATA, V, target_for
+
+LAYERS = "eagle_aux_hidden_state_layer_ids"
 
 
 def native(folder, case, change=None, **keys):
@@ -58,16 +60,28 @@ def test_a_head_for_drafts_in_one_pass_names_its_mask_token_by_any_key_that_vllm
     check_same(native(tmp_path / "head", "peagle/llama", **{key: V - 1}), "peagle/llama")
 
 
-def test_settings_within_eagle_config_count(tmp_path):
-    nested = {
-        "use_aux_hidden_state": True,
-        "norm_before_residual": True,
-        "eagle_aux_hidden_state_layer_ids": [0, 2, 3],
-    }
-    given = native(tmp_path / "head", "eagle3/llama", eagle_aux_hidden_state_layer_ids=[], eagle_config=nested)
+@pytest.mark.parametrize(
+    ("top", "nested", "expected"),
+    [
+        ([], [0, 2, 3], (0, 2, 3)),
+        ([], [1, 2, 3], (2, 3, 4)),
+        ([1, 2, 3], [0, 2, 3], (1, 2, 3)),
+    ],
+)
+def test_layers_within_eagle_config_are_counted_as_in_sglang(tmp_path, top, nested, expected):
+    settings = {"use_aux_hidden_state": True, "norm_before_residual": True, LAYERS: nested}
+    given = native(tmp_path / "head", "eagle3/llama", eagle_config=settings, **{LAYERS: top})
     head, layers = read_eagle3(given, target_for().info())
-    assert layers == (0, 2, 3)
+    assert layers == expected
     assert head.shape.norm_before_residual
+    write_for_vllm(given, tmp_path)
+    assert json.loads((tmp_path / "config.json").read_text())[LAYERS] == list(expected)
+
+
+def test_the_layers_of_a_head_that_names_none_are_logged(tmp_path, caplog):
+    given = native(tmp_path / "head", "eagle3/llama", **{LAYERS: "gone"})
+    assert read_eagle3(given, target_for(num_hidden_layers=8).info())[1] == (2, 4, 5)
+    assert "taken are [2, 4, 5]" in caplog.text
 
 
 def test_rotary_frequencies_are_those_of_the_old_keys(tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from specdec_drafters.common.draft_heads import check_layers, check_sizes, head_
 from specdec_drafters.common.speculators import Checkpoint, SpeculatorConfig, open_checkpoint, write_checkpoint
 from specdec_drafters.eagle3.model import ARCHITECTURES, Eagle3Head, HeadShape
 
+_LOG = logging.getLogger(__name__)
 _FLAGS = ("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output", "target_hidden_size")
 _MASK_KEYS = ("mask_token_id", "pard_token", "ptd_token_id")
 """Keys for the mask token of P-EAGLE heads, in the order in which vLLM reads them."""
@@ -47,7 +49,7 @@ def in_speculators_form(checkpoint: Checkpoint) -> Checkpoint:
         "speculators_model_type": "peagle" if parallel else "eagle3",
         "transformer_layer_config": {"model_type": "llama", "tie_word_embeddings": False, **given},
         "draft_vocab_size": given.get("draft_vocab_size") or given.get("vocab_size"),
-        _LAYER_KEY: given.get(_LAYER_KEY) or nested.get(_LAYER_KEY) or None,
+        _LAYER_KEY: given.get(_LAYER_KEY) or _nested_layers(nested) or None,
         **{name: {**nested, **given}[name] for name in _FLAGS if {**nested, **given}.get(name) is not None},
     }
     if parallel:
@@ -58,6 +60,19 @@ def in_speculators_form(checkpoint: Checkpoint) -> Checkpoint:
     if parallel:
         tensors["mask_hidden"] = tensors["mask_hidden"].reshape(1, 1, -1)
     return Checkpoint(checkpoint.model, config, tensors)
+
+
+def _nested_layers(nested: Mapping[str, Any]) -> list[int]:
+    """Return the layers that a head names within `eagle_config`, numbered as in `hidden_states`.
+
+    SpecForge and ModelOpt count from the output of the first layer, and name it first: 1 is the output of two
+    layers there. Other ids there, and those at the top level, are numbered as here and in vLLM.
+
+    References:
+        SGLang, pull request 25454.
+    """
+    layers = nested.get(_LAYER_KEY) or []
+    return [layer + 1 for layer in layers] if layers[:1] == [1] else list(layers)
 
 
 NATIVE = dict.fromkeys(("LlamaForCausalLMEagle3", "Eagle3LlamaForCausalLM"), in_speculators_form)
@@ -93,6 +108,8 @@ class Eagle3SpeculatorConfig(SpeculatorConfig):
                 "loaded, so that they cannot be chosen by the number of its layers. Add them to config.json."
             )
         chosen = tuple(given) if given is not None else default_layers(count or 0)
+        if given is None:
+            _LOG.warning("%s does not name the target's layers that it reads; taken are %s", model, list(chosen))
         check_layers(chosen, count, "eagle_aux_hidden_state_layer_ids", model, TYPE)
         return chosen
 
