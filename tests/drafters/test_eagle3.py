@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 from specdec_core.decoding import Decoder
 from specdec_core.interface import ModelError, Outcome, TokenTree
@@ -114,6 +114,10 @@ def test_no_drafts_beyond_the_positions_of_the_head(tmp_path):
             {"config": {"speculators_model_type": "gone"}},
             r"no speculators_model_type \(it is a Eagle3DraftModel\)\. .*`speculators convert`",
         ),
+        (
+            {"config": {"speculators_model_type": "gone", "medusa_num_heads": 2}},
+            "head holds Medusa heads, which are not supported",
+        ),
         ({"config": {"transformer_layer_config": {"model_type": "gpt2"}}}, "'gpt2'. Supported: llama, qwen3"),
         ({"config": {"norm_before_fc": True, "fc_norm": True}}, "which exclude each other"),
         ({"config": {"eagle_aux_hidden_state_layer_ids": [0, 1, 5]}}, "a target with 4 layers has 0 to 4"),
@@ -148,9 +152,26 @@ def test_weights_take_the_data_type_of_the_target_and_rotary_frequencies_do_not(
     assert loaded.rotary_emb.inv_freq.dtype == torch.float32
 
 
-def test_layers_that_are_not_named_are_chosen_by_their_number(tmp_path):
+def test_layers_that_are_not_named_are_chosen_by_their_number_and_logged(tmp_path, caplog):
     path = changed(tmp_path / "head", "eagle3/llama", config={"eagle_aux_hidden_state_layer_ids": None})
     assert read_eagle3(path, target_for(num_hidden_layers=8).info())[1] == (2, 4, 5)
+    assert "taken are [2, 4, 5]" in caplog.text
+
+
+def test_weights_may_be_in_shards_and_not_in_pickles(tmp_path):
+    folder = Path(changed(tmp_path / "head", "eagle3/llama"))
+    whole, _ = read_eagle3(str(folder), target_for().info())
+    tensors = load_file(folder / "model.safetensors")
+    (folder / "model.safetensors").unlink()
+    torch.save(tensors, folder / "pytorch_model.bin")
+    with pytest.raises(ModelError, match=r"head: .*no model\.safetensors.*pickle such as pytorch_model\.bin"):
+        read_eagle3(str(folder), target_for().info())
+    names = {name: f"{number % 2}.safetensors" for number, name in enumerate(tensors)}
+    for shard in set(names.values()):
+        save_file({name: tensor for name, tensor in tensors.items() if names[name] == shard}, folder / shard)
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": names}))
+    head, _ = read_eagle3(str(folder), target_for().info())
+    assert all(torch.equal(tensor, head.state_dict()[name]) for name, tensor in whole.state_dict().items())
 
 
 def test_in_a_chain_each_drafter_has_its_own_layers(tmp_path):

@@ -78,12 +78,6 @@ def test_layers_within_eagle_config_are_counted_as_in_sglang(tmp_path, top, nest
     assert json.loads((tmp_path / "config.json").read_text())[LAYERS] == list(expected)
 
 
-def test_the_layers_of_a_head_that_names_none_are_logged(tmp_path, caplog):
-    given = native(tmp_path / "head", "eagle3/llama", **{LAYERS: "gone"})
-    assert read_eagle3(given, target_for(num_hidden_layers=8).info())[1] == (2, 4, 5)
-    assert "taken are [2, 4, 5]" in caplog.text
-
-
 def test_rotary_frequencies_are_those_of_the_old_keys(tmp_path):
     given = native(tmp_path / "head", "eagle3/llama", rope_theta=500.0)
     head, _ = read_eagle3(given, target_for().info())

@@ -119,6 +119,13 @@ def test_what_a_family_computes_by_itself_is_not_missing(tmp_path, family):
     assert load_model(tmp_path).encoder_decoder
 
 
+def test_a_pickle_alone_is_not_read(folder):
+    torch.save(folder.tensors, folder.folder / "pytorch_model.bin")
+    folder.weights.unlink()
+    with pytest.raises(ModelError, match=r"no model\.safetensors\. A pickle such as pytorch_model\.bin"):
+        load_model(folder.folder)
+
+
 @pytest.mark.parametrize("shard", ["pytorch_model.bin", "model.safetensors.bin"])
 def test_an_index_of_pickles_is_refused_before_they_are_read(folder, shard, monkeypatch):
     folder.weights.unlink()

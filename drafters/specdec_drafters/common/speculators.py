@@ -24,6 +24,11 @@ from specdec_core.registry import shipped_file
 from specdec_drafters.common.weights_file import trained_for
 
 WEIGHTS = "model.safetensors"
+_GIVE = "Give a folder of a draft head, or a name on the hub if that is in reach (HF_HUB_OFFLINE?)."
+_NO_PICKLES = (
+    "A pickle such as pytorch_model.bin can run code and is not read. Convert one that you trust: "
+    'safetensors.torch.save_file(torch.load("pytorch_model.bin", weights_only=True), "model.safetensors")'
+)
 C = TypeVar("C", bound="SpeculatorConfig")
 
 
@@ -117,6 +122,11 @@ def read_checkpoint(
         known = next((name for name in names if convert and name in convert), None)
         if convert and known:
             return convert[known](Checkpoint(model, config, _read_weights(model, found)))
+        if "medusa" in json.dumps(config).lower():
+            raise ModelError(
+                f"drafter {drafter!r}: {model} holds Medusa heads, which are not supported. Choose another in "
+                "the format of the speculators package."
+            )
         kind = ", ".join(names or [str(config.get("model_type"))])
         raise ModelError(
             f"drafter {drafter!r}: {model} is not in the format of the speculators package: its config.json has "
@@ -196,21 +206,31 @@ def write_checkpoint(folder: Path, config: Mapping[str, Any], tensors: Mapping[s
     save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, folder / WEIGHTS, {"format": "pt"})
 
 
-def _file(model: str, folder: Path | None, name: str) -> Path:
-    """Return the path of a file of a checkpoint, from the hub where it is not in a folder."""
+def _file(model: str, folder: Path | None, name: str, advice: str = _GIVE) -> Path:
+    """Return the path of a file of a checkpoint; see `_find`.
+
+    Raises:
+        ModelError: It is not there, or the hub cannot be reached.
+    """
+    found = _find(model, folder, name)
+    if found is None:
+        raise ModelError(f"{model}: there is no {name}. {advice}")
+    return found
+
+
+def _find(model: str, folder: Path | None, name: str) -> Path | None:
+    """Return the path of a file of a checkpoint, from the hub if it has no folder; None if there is none."""
     if folder is not None:
-        if (folder / name).is_file():
-            return folder / name
-        raise ModelError(f"{model}: the folder has no {name}. Give a folder or a hub name of a draft head.")
+        return folder / name if (folder / name).is_file() else None
     try:
-        found = cached_file(model, name)
+        found = cached_file(model, name, _raise_exceptions_for_missing_entries=False)
     except (OSError, ValueError) as error:
         reason = str(error).strip().splitlines()[0]
         raise ModelError(
             f"{model}: no such folder, and loading {name} from the hub failed: {reason} Check the name "
             "and the network (HF_HUB_OFFLINE?)."
         ) from error
-    return Path(found)
+    return None if found is None else Path(found)
 
 
 def _read_json(path: Path) -> dict[str, Any]:
@@ -225,11 +245,15 @@ def _read_json(path: Path) -> dict[str, Any]:
 
 
 def _read_weights(model: str, folder: Path | None) -> dict[str, Tensor]:
-    path = _file(model, folder, WEIGHTS)
-    try:
-        tensors: dict[str, Tensor] = load_file(path)
-    except (SafetensorError, OSError) as error:
-        raise ModelError(
-            f"{path}: not a complete safetensors file ({error}). Copy the checkpoint again."
-        ) from error
+    index = _find(model, folder, f"{WEIGHTS}.index.json")
+    names = {WEIGHTS} if index is None else set(_read_json(index).get("weight_map", {}).values())
+    tensors: dict[str, Tensor] = {}
+    for name in sorted(map(str, names)):
+        path = _file(model, folder, name, _NO_PICKLES)
+        try:
+            tensors |= load_file(path)
+        except (SafetensorError, OSError) as error:
+            raise ModelError(
+                f"{path}: not a complete safetensors file ({error}). Copy the checkpoint again."
+            ) from error
     return tensors

@@ -163,7 +163,8 @@ HEADS_FILE = WeightsFormat(
     name="heads.safetensors",
     key="specdec_heads",
     card=HeadsCard,
-    how_to_train="Train heads with `specdec train heads --target TARGET --output heads.safetensors`.",
+    how_to_train="Heads of others, such as Medusa's, are not supported; train some with `specdec train heads "
+    "--target TARGET --output heads.safetensors`.",
 )
 
 

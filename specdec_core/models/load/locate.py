@@ -64,6 +64,11 @@ def reading_model(model: str, location: str) -> Iterator[None]:
 
 def _loading_failed(model: str, location: str, error: Exception) -> str:
     reason = _first_sentence(error)
+    if "file named model.safetensors" in reason:
+        return (
+            f"{model}: there is no model.safetensors. A pickle such as pytorch_model.bin can run code and is not "
+            "read. Convert one that you trust with from_pretrained() and save_pretrained() of transformers."
+        )
     if isinstance(error, ImportError):
         return f"{model}: it needs a package that cannot be imported: {reason}"
     if Path(location).is_dir():
