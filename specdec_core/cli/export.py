@@ -71,5 +71,6 @@ def export(
         else:
             vllm_module.check_exportable(default_registry(), config)
             path = vllm_module.write_proposer(folder, given["drafter"], config.name, tokens, overwrite)
+            vllm_module.check_loads(path, default_registry(), config.name)
             command = vllm_module.serve_command(path, tokens)
     output_console().print(f"written: {path}\n\nServe with it:\n\n    {command}", soft_wrap=True)

@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import sys
 from collections.abc import Mapping
+from importlib.machinery import PathFinder
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from specdec_core.interface.errors import ConfigError
+from specdec_core.interface.errors import ConfigError, exception_text
 from specdec_core.registry import beyond_token_ids, dotted
 from specdec_core.serving.generated import check_module, module_source, write_module
 
@@ -77,8 +80,32 @@ def write_proposer(folder: Path, given: str | Mapping[str, Any], name: str, gamm
 
 
 def module_name(name: str) -> str:
-    """Return the name of the module of a drafter: `specdec_prompt_copy` for `prompt-copy`."""
-    return re.sub(r"\W", "_", f"specdec_{name}")
+    """Return the name of the module of a drafter: `exported_prompt_copy` for `prompt-copy`.
+
+    The package of a plugin is often called `specdec_NAME`, and a module of that name would hide it in vLLM.
+    """
+    return re.sub(r"\W", "_", f"exported_{name}")
+
+
+def check_loads(path: Path, registry: Registry, name: str) -> None:
+    """Load a written module and its drafter, as vLLM will with the module's folder first on its path.
+
+    Raises:
+        ConfigError: The module cannot be loaded, or its folder hides a module that is installed.
+        PluginError: The drafter cannot be loaded.
+    """
+    spec = spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    try:
+        spec.loader.exec_module(module_from_spec(spec))
+    except Exception as error:
+        raise ConfigError(f"{path}: vLLM could not load it: {exception_text(error)}") from error
+    registry.factory("drafter", name)
+    for needed in sorted({module.partition(".")[0] for module in sys.modules}):
+        hides = PathFinder.find_spec(needed, [str(path.parent)])
+        if hides is not None and hides.origin != getattr(sys.modules[needed].__spec__, "origin", None):
+            raise ConfigError(f"{path.parent} would hide the installed module {needed!r}; give another folder.")
 
 
 def serve_command(path: Path, gamma: int) -> str:

@@ -7,6 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from specdec_core.cli.main import app
+from specdec_core.registry import default_registry
 from tests.serving.vllm_runner import Runner, vllm_config
 
 
@@ -19,7 +20,7 @@ def here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "exported").mkdir()
     monkeypatch.syspath_prepend(tmp_path / "exported")
-    for module in ("specdec_chain", "specdec_copies"):
+    for module in ("exported_chain", "exported_copies", "exported_last_word"):
         monkeypatch.delitem(sys.modules, module, raising=False)
     return tmp_path
 
@@ -34,10 +35,10 @@ def test_vllm_loads_the_module_that_it_is_told(here):
     assert done.exit_code == 0, done.output
     assert "PYTHONPATH=exported vllm serve MODEL" in done.output
     assert (
-        '"method": "custom_class", "model": "specdec_chain.Proposer", "num_speculative_tokens": 3' in done.output
+        '"method": "custom_class", "model": "exported_chain.Proposer", "num_speculative_tokens": 3' in done.output
     )
     # As vllm/v1/spec_decode/custom_class_proposer.py does.
-    proposer = importlib.import_module("specdec_chain").Proposer(vllm_config(50, gamma=3))
+    proposer = importlib.import_module("exported_chain").Proposer(vllm_config(50, gamma=3))
     assert callable(proposer.propose)
     runner = Runner(proposer, gamma=3)
     runner.add("copies", [1, 2, 3, 4, 1, 2], [3, 4, 1])
@@ -50,13 +51,13 @@ def test_nothing_is_replaced_unasked(here):
     words = ("exported", "--to", "vllm", "--drafter", "prompt-copy")
     assert run(*words).exit_code == 0
     assert run(*words).exit_code == 0  # it is the same
-    (here / "exported/specdec_prompt_copy.py").write_text("edited")
+    (here / "exported/exported_prompt_copy.py").write_text("edited")
     again = run(*words)
     assert again.exit_code == 2
     assert "pass --overwrite to replace it" in again.output
-    assert (here / "exported/specdec_prompt_copy.py").read_text() == "edited"
+    assert (here / "exported/exported_prompt_copy.py").read_text() == "edited"
     assert run(*words, "--overwrite").exit_code == 0
-    assert "VllmProposer" in (here / "exported/specdec_prompt_copy.py").read_text()
+    assert "VllmProposer" in (here / "exported/exported_prompt_copy.py").read_text()
 
 
 DECLARES = """
@@ -76,7 +77,7 @@ def test_a_plugin_that_declares_it_is_exported(here, toys):
     toys.install("specdec-copies", "copies_plugin", DECLARES)
     assert run("exported", "--to", "vllm", "--drafter", "{name: copies, token: 3}").exit_code == 0
     importlib.invalidate_caches()
-    runner = Runner(importlib.import_module("specdec_copies").Proposer(vllm_config(50, gamma=2)), gamma=2)
+    runner = Runner(importlib.import_module("exported_copies").Proposer(vllm_config(50, gamma=2)), gamma=2)
     runner.add("a", [1], [3, 3])
     runner.step(["a"])
     assert runner.asked[0].draft == (3, 3)
@@ -84,6 +85,29 @@ def test_a_plugin_that_declares_it_is_exported(here, toys):
     assert refused.exit_code == 2
     assert "does not declare token_ids_only = True in its settings" in refused.output
     assert "Drafters that need no more: copies." in refused.output
+
+
+def test_a_new_plugin_is_loaded_beside_what_was_exported(here, toys):
+    assert CliRunner().invoke(app, ["new", "last-word"]).exit_code == 0
+    source = (here / "specdec-last-word" / "specdec_last_word.py").read_text()
+    toys.install("specdec-last-word", "specdec_last_word", source)
+    done = run("exported", "--to", "vllm", "--drafter", "last-word")
+    assert done.exit_code == 0, done.output
+    sys.modules.pop("specdec_last_word")  # as where vLLM starts with the folder on its path
+    default_registry.cache_clear()
+    importlib.invalidate_caches()
+    runner = Runner(importlib.import_module("exported_last_word").Proposer(vllm_config(50, gamma=2)), gamma=2)
+    runner.add("a", [1, 2, 1, 2, 1], [2, 1])
+    runner.step(["a"])
+    assert runner.asked[0].draft == (1, 2)
+
+
+def test_a_folder_that_hides_an_installed_module_is_refused(here, toys):
+    toys.install("specdec-copies", "copies_plugin", DECLARES)
+    (here / "exported" / "toy_parts.py").write_text("")
+    refused = run("exported", "--to", "vllm", "--drafter", "copies")
+    assert refused.exit_code == 2
+    assert "'toy_parts'" in refused.output
 
 
 TRANSFORMER = "{name: transformer, model: 'builtin:drafter'}"

@@ -22,7 +22,7 @@ def test_vllm_gives_its_own_tokens_with_drafts(tmp_path, monkeypatch):
     assert done.exit_code == 0, done.output
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
-    config = {"method": "custom_class", "model": "specdec_prompt_copy.Proposer", "num_speculative_tokens": 4}
+    config = {"method": "custom_class", "model": "exported_prompt_copy.Proposer", "num_speculative_tokens": 4}
     prompts = ["import os\n", "def main():\n", Path(__file__).read_text()[:200]]
     greedy = SamplingParams(temperature=0, max_tokens=48)
     texts = []
