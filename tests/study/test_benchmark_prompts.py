@@ -149,7 +149,6 @@ def test_the_file_of_a_folder(read, write, files, settings, chosen):
 @pytest.mark.parametrize(
     ("files", "settings", "message"),
     [
-        ([], {}, "copy: expected one file of speed-bench in this folder; given no files"),
         (["a.jsonl", "b.jsonl"], {}, r"given a\.jsonl, b\.jsonl\. Name one with `path`"),
         (["qualitative/test.jsonl"], {"config": "throughput_1k"}, "given qualitative/test.jsonl"),
     ],
@@ -177,8 +176,6 @@ def test_placeholders_of_speed_bench_are_refused(read, write):
         ({"benchmark": "gsm8"}, "unknown benchmark 'gsm8'. Did you mean 'gsm8k'"),
         ({"file": "a", "path": "b"}, "'path' requires 'benchmark'; given 'file'"),
         ({"benchmark": "gsm8k", "path": "b", "revision": "main"}, "'revision' is of the hub"),
-        ({"benchmark": "gsm8k", "chat": False, "system": "x"}, "'system' requires 'chat: true'"),
-        ({"benchmark": "speed-bench", "columns": {"id": "x"}}, "'columns' names no prompt"),
     ],
 )
 def test_settings_that_contradict_each_other(settings, message):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import re
-import sys
 import warnings
 from html import unescape
 
@@ -59,10 +58,9 @@ def test_a_path_a_mapping_and_a_study_give_the_same_rows(study, tmp_path, monkey
     assert comparison.rows[1].tokens == 16
 
 
-@pytest.mark.parametrize("given", [None, 3, ["quickstart.yaml"]], ids=lambda one: type(one).__name__)
-def test_what_is_no_study_is_a_type_error(given):
-    with pytest.raises(TypeError, match="pass the path of a YAML file, or a mapping of what it would hold"):
-        compare(given)
+def test_what_is_no_study_is_a_type_error():
+    with pytest.raises(TypeError, match="path of a YAML file"):
+        compare(["quickstart.yaml"])
 
 
 def test_problems_of_a_mapping_say_where(study):
@@ -118,12 +116,6 @@ def test_failures_of_plugins_are_in_the_result_and_do_not_warn(study):
     assert failure in str(comparison)
 
 
-def test_a_run_that_is_abandoned_is_among_the_failures(study):
-    text = STUDY + "  - {{name: gone, drafter: absent, gamma: 2}}\n"
-    comparison = compare(study(text, "repeats=1"), progress=False)
-    assert any(line.startswith("gone failed: ") for line in comparison.failures)
-
-
 def test_no_file_of_a_study_names_the_home_folder(tmp_path, monkeypatch):
     home = tmp_path / "home" / "somebody"
     home.mkdir(parents=True)
@@ -152,13 +144,6 @@ def test_rows_as_a_data_frame(result):
     assert {"block_efficiency", "alpha", "tokens_per_second", "time_drafting"} <= set(frame.columns)
 
 
-def test_without_pandas_the_error_says_so(result, monkeypatch):
-    monkeypatch.setitem(sys.modules, "pandas", None)
-    with pytest.raises(ImportError, match="pip install pandas"):
-        result.to_pandas()
-    assert len(result.to_dicts()) == 3
-
-
 def test_progress_is_shown_on_standard_error_or_not_at_all(study, capsys):
     compare(study(None, "repeats=1"))
     shown = capsys.readouterr()
@@ -166,14 +151,6 @@ def test_progress_is_shown_on_standard_error_or_not_at_all(study, capsys):
     assert "timing: done in" in shown.err
     compare(study(None, "repeats=1"), progress=False)
     assert capsys.readouterr() == ("", "")
-
-
-def test_the_libraries_are_as_loud_after_it_as_before(study):
-    from transformers.utils import logging
-
-    before = logging.get_verbosity(), logging.is_progress_bar_enabled()
-    compare(study(None, "repeats=1"), progress=False)
-    assert (logging.get_verbosity(), logging.is_progress_bar_enabled()) == before
 
 
 def test_a_notebook_shows_the_report_in_a_frame(study):

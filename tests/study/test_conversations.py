@@ -283,14 +283,6 @@ def test_a_record_of_sampled_turns_has_the_probabilities_of_their_tokens(study_o
         assert text.probabilities == pytest.approx(p.numpy(), abs=1e-5)
 
 
-def test_a_stopped_recording_goes_on_with_whole_conversations(study_of, tmp_path):
-    whole = record_study(load_study(study_of()), tmp_path / "whole", Watcher(), RecordOptions(rows=1))
-    with pytest.raises(KeyboardInterrupt):
-        record_study(load_study(study_of()), tmp_path / "cut", Watcher(stop_at=3), RecordOptions(rows=1))
-    cut = record_study(load_study(study_of()), tmp_path / "cut", Watcher(), RecordOptions(rows=1))
-    assert [text.tokens.tolist() for text in cut.parts[0]] == [text.tokens.tolist() for text in whole.parts[0]]
-
-
 def test_several_samples_of_a_conversation_are_refused(study_of, tmp_path):
     study = load_study(study_of(sampling={"temperature": 1}))
     with pytest.raises(ConfigError, match="samples is 2, and a later turn of a conversation follows one answer"):

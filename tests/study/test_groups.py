@@ -239,10 +239,3 @@ def test_the_report_shades_cells_and_shows_the_texts_of_each_group(rows, study, 
     pairs = zip(figures["per_step_accepted"], figures["per_step_drafted"], strict=True)
     steps = " ".join(str(n) if k == 2 else f"{n}/{k}" for n, k in pairs)
     assert f"Accepted of each draft of 2: {steps}" in text
-
-
-def test_each_figure_has_a_table(rows, result_of):
-    titles = [table.title for table in group_tables(summarize(result_of()))]
-    assert titles == [
-        f"{name} by kind" for name in ("Block efficiency", "Acceptance rate", "Tokens/s", "Speed-up")
-    ]

@@ -1,16 +1,12 @@
 """Loading of studies, and the messages for those that are refused."""
 
 import json
-from contextlib import suppress
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from specdec_core.interface import ConfigError
 from specdec_core.registry import default_registry
 from specdec_core.study import BASELINE, RunLabels, load_study, study_schema
-from specdec_core.study.config.schema import RunConfig, StudyConfig
 
 GOOD = """\
 target: builtin:target
@@ -104,10 +100,7 @@ def test_set_finds_a_run_by_its_name(write):
     [
         ("gamma", "--set gamma: expected key=value"),
         ("runs.4.gamma=2", "4 is out of range"),
-        ("runs.mine.gamma=2", "unknown entry of runs 'mine'"),
         ("batch_size.x=2", "--set batch_size.x=2: batch_size: input should be a valid integer"),
-        ("target.x.y=2", "--set target.x.y=2: target: unknown key 'x'"),
-        ("batch_size=0", "--set batch_size=0: batch_size: input should be greater than or equal to 1; given 0"),
         ("runs.0.gamma=-1", "--set runs.0.gamma=-1: runs[0].gamma: input should be greater than or equal to 0"),
         ("seed=[1", "--set seed=[1:1:3: invalid YAML"),
     ],
@@ -132,47 +125,20 @@ def test_set_that_is_wrong_is_named(write, setting, message):
             "drafter: {name: echo, tokn: 1}",
             "4:27: runs[0].drafter: unknown key 'tokn'. Did you mean 'token'? Available: breaks, name, token.",
         ),
-        ("drafter: echo", "drafter: {token: 1}", "4:14: runs[0].drafter: a drafter must be a name"),
         ("gamma: 2", "gamma: -1", "5:12: runs[0].gamma: input should be greater than or equal to 0; given -1."),
-        ("gamma: 2", "gamma: {name: fixed, gamma: -1}", "5:33: runs[0].gamma.gamma: input should be greater than"),
-        (
-            "gamma: 2",
-            "gamma: 2\n    lenience: 0",
-            "6:15: runs[0].lenience: input should be greater than 0; given 0.",
-        ),
         ("gamma: 2", "name: baseline\n    gamma: 2", "5:11: the name 'baseline' is taken by the baseline"),
-        ("gamma: 2", "draft_sampling: {temperature: -1}", "4:5: runs[0]: missing key 'gamma'."),
-        ("runs:", "sampling: {top_p: 0}\nruns:", "3:19: sampling.top_p: input should be greater than 0; given 0."),
         (
             "target: builtin:target",
             "target: builtin:tarjet",
             "1:9: unknown model 'builtin:tarjet'. Did you",
         ),
         ("target: builtin:target", "target: ./nowhere", "1:9: ./nowhere: no such folder ("),
-        ("runs:", "tasks: other\nruns:", "3:8: tasks: expected a list; given 'other'."),
-        (
-            "runs:",
-            "sampling: [1]\nruns:",
-            "3:11: sampling: expected a mapping of keys to values; given [1].",
-        ),
-        (
-            "runs:",
-            "tasks: [{name: x, grid: 3}]\nruns:",
-            "3:25: tasks[0].grid: expected a mapping of keys to values; given 3.",
-        ),
-        (
-            "target: builtin:target",
-            "target: {model: x, dtype: int3}",
-            "1:27: target: unknown value of dtype 'int3'.",
-        ),
-        ("[a b c, d e f]", "[a b c, '']", "2:10: prompt 2 of 2 is empty"),
         ("[a b c, d e f]", "[]", "2:10: the list of prompts has no prompts"),
         (
             "[a b c, d e f]",
             "{limit: 3}",
             "2:10: prompts: set exactly one of 'builtin', 'file', 'dataset', 'benchmark', 'texts' and 'tokens'",
         ),
-        ("[a b c, d e f]", "{file: no.jsonl}", "2:17: "),
     ],
 )
 def test_what_is_wrong_has_line_and_column(problems, old, new, message):
@@ -224,14 +190,10 @@ def test_two_runs_of_one_name(problems):
     ("content", "message"),
     [
         (b"", "expected a mapping of keys to values, but it is empty"),
-        (b"- a\n- b\n", "but it is a list"),
-        (b"just a text", "but it is a single value"),
         (b"a: 1\na: 2\n", ':2:1: invalid YAML: found duplicate key "a"'),
         (b"a: b: c\n", ":1:5: invalid YAML: mapping values are not allowed here"),
-        (b"\x7fELF\x02\x01\x00\x00", "invalid YAML"),
         (b"\xff\xfe\x00", "not a text file"),
         (b"a: !!python/object:os.system x\n", ":1:4: tags such as"),
-        (b"a: !mine {b: 1}\n", ":1:4: tags such as !mine"),
         (b"1: 2\n", "the key 1 is not a string"),
     ],
 )
@@ -244,13 +206,6 @@ def test_a_file_that_is_no_study(tmp_path, toys, content, message):
     assert "study.yaml" in str(caught.value)
 
 
-def test_a_merge_key_is_followed(write):
-    text = (
-        GOOD.replace("drafter: echo\n", "&base\n    drafter: echo\n") + "  - {<<: *base, name: again, gamma: 3}\n"
-    )
-    assert load_study(write(text)).runs[2].drafter.name == "echo"
-
-
 def test_a_missing_file_and_a_folder(tmp_path, write):
     write(GOOD)
     with pytest.raises(ConfigError, match=r"the file does not exist\. Did you mean 'study\.yaml'\?"):
@@ -259,21 +214,6 @@ def test_a_missing_file_and_a_folder(tmp_path, write):
         load_study(tmp_path / "no" / "study.yaml")
     with pytest.raises(ConfigError, match="cannot be read"):
         load_study(tmp_path)
-
-
-def test_an_encoder_decoder_target_is_seen_before_it_is_loaded(problems, tmp_path):
-    (tmp_path / "t5").mkdir()
-    (tmp_path / "t5" / "config.json").write_text('{"is_encoder_decoder": true}')
-    text = GOOD.replace("builtin:target", "./t5").replace("drafter: echo", "drafter: single")
-    (problem,) = problems(text)
-    assert problem.startswith("4:14: drafter 'single' works for decoder-only targets")
-
-
-def test_without_plugins_every_message_still_helps(tmp_path, site):
-    path = tmp_path / "study.yaml"
-    path.write_text(GOOD)
-    with pytest.raises(ConfigError, match=r"unknown drafter 'echo'\. Available: none"):
-        load_study(path)
 
 
 def test_the_schema_knows_the_plugins(toys):
@@ -310,9 +250,7 @@ def test_how_often_runs_are_timed(write, written, read, resolved):
     ("written", "said"),
     [
         ("0", "repeats: expected a number of at least 1, 'auto', or a mapping of min, max, spread; given 0."),
-        ("often", "or a mapping of min, max, spread; given 'often'."),
         ("{min: 5, max: 4}", "repeats: 'max' (4) is less than 'min' (5)"),
-        ("{until: 1}", "repeats: unknown key 'until'. Available: max, min, spread."),
         ("{spread: 0}", "repeats.spread: input should be greater than 0; given 0."),
     ],
 )
@@ -329,28 +267,3 @@ def test_runs_are_told_apart_although_their_settings_hold_mappings(tmp_path):
     path.write_text(f"target: builtin:target\nprompts: [a]\nruns: [{{drafter: {mapped}, gamma: 1}}]\n")
     runs = load_study(path).runs
     assert len({run: run.name for run in (*runs, *runs)}) == 2
-
-
-_VALUES = st.recursive(
-    st.none()
-    | st.booleans()
-    | st.integers()
-    | st.floats()
-    | st.text(max_size=8)
-    | st.sampled_from(["echo", "auto"]),
-    lambda parts: st.lists(parts, max_size=3) | st.dictionaries(st.sampled_from(["name", "gamma", "x"]), parts),
-    max_leaves=8,
-)
-_PATHS = [(key,) for key in StudyConfig.model_fields] + [("runs", 0, key) for key in RunConfig.model_fields]
-
-
-@settings(max_examples=40, deadline=None)
-@given(path=st.sampled_from(_PATHS), value=_VALUES)
-def test_any_value_is_taken_or_refused_with_its_key(path, value):
-    study = {"target": "builtin:target", "prompts": ["x"], "runs": [{"drafter": "random", "gamma": 2}]}
-    node = study
-    for key in path[:-1]:
-        node = node[key]
-    node[path[-1]] = value
-    with suppress(ConfigError):
-        assert load_study(study).runs[0].name == BASELINE

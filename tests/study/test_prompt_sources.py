@@ -2,10 +2,7 @@
 
 import gzip
 import json
-import os
-import subprocess
 import sys
-import textwrap
 
 import pytest
 from pydantic import ValidationError
@@ -92,18 +89,14 @@ def test_a_file_of_gzip(read, tmp_path):
 @pytest.mark.parametrize(
     ("content", "settings", "message"),
     [
-        ("text\na\n", {}, r"p\.csv:2: .*no column 'prompt'\. Name the one .* with `column`: 'text'\."),
         (
             "question,answer\na,b\nc,d\n",
             {"column": "qestion"},
             r"Did you mean 'question'\? Available: answer, quest",
         ),
         ("a,b\n1,2\n3,4,5\n", {"column": "a"}, r"p\.csv:3: this row has 3 values, the header has 2"),
-        ("a,a\n1,2\n", {"column": "a"}, r"p\.csv:1: two columns have the same name: a, a"),
         ('a\n"b"c\n', {"column": "a"}, r"p\.csv:2: .*not a table"),
-        ("prompt\n\n", {}, "has no prompts"),
         ("", {}, "has no prompts"),
-        ("prompt,x\n ,y\n", {}, r"p\.csv:2: prompt: .*empty"),
     ],
 )
 def test_what_is_wrong_in_a_table_has_its_line_and_the_columns(read, write, content, settings, message):
@@ -138,27 +131,17 @@ def test_a_dot_reaches_into_objects_and_lists(read, write):
     assert texts(read(file="p.jsonl", template="{translation.de}: {talk.1.value}")) == ["Hallo: Bye"]
     write("p.jsonl", [{"a.b": "whole"}])
     assert texts(read(file="p.jsonl", column="a.b")) == ["whole"]
-    for column, available in (
-        ("translation.fr", "translation.de, translation.en"),
-        ("talk.2", "talk.0, talk.1"),
-        ("talk.0.a", "talk, translation"),
-    ):
-        write("p.jsonl", [{"translation": {"de": "a", "en": "b"}, "talk": ["c", "d"]}])
-        with pytest.raises(PromptError, match=rf"unknown column '{column}'.*Available: {available}\."):
-            read(file="p.jsonl", column=column)
+    write("p.jsonl", [{"translation": {"de": "a", "en": "b"}}])
+    with pytest.raises(PromptError, match=r"'translation\.fr'.*Available: translation\.de, translation\.en\."):
+        read(file="p.jsonl", column="translation.fr")
 
 
 def test_a_json_list(read, write):
     write("p.json", '[{"prompt": "a"}, {"prompt": "b", "id": "x"}]')
     assert read(file="p.json") == (PromptText("1", "a"), PromptText("x", "b"))
-    for content, message in (
-        ('{"prompt": "a"}', "expected a list of objects"),
-        ('{"prompt": "a"}\n{"prompt": "b"}', r"p\.json:2:1: invalid JSON: Extra data. If .* name it \.jsonl"),
-        ('[{"prompt": "a"}, 3]', r"p\.json: entry 2: expected an object"),
-    ):
-        write("p.json", content)
-        with pytest.raises(PromptError, match=message):
-            read(file="p.json")
+    write("p.json", '{"prompt": "a"}\n{"prompt": "b"}')
+    with pytest.raises(PromptError, match=r"p\.json:2:1: .*\.jsonl"):
+        read(file="p.json")
 
 
 def test_text_has_a_prompt_per_line(read, write):
@@ -180,14 +163,9 @@ def test_questions_of_spec_bench(read, write):
     system = {"role": "system", "content": "Be brief."}
     assert chat.messages == (system, user[0])
     assert [one.messages for one in later] == [(user[1],), (system, user[2])]
-    for turns, message in (
-        ([], "must hold texts, the turns of a user"),
-        (["a", 2], "must hold texts, the turns of a user; given 2"),
-        (["a", " "], r"messages\[1\]: a message needs 'content'"),
-    ):
-        write("question.jsonl", [{"turns": turns}])
-        with pytest.raises(PromptError, match=message):
-            read(file="question.jsonl")
+    write("question.jsonl", [{"turns": ["a", 2]}])
+    with pytest.raises(PromptError, match="turns of a user; given 2"):
+        read(file="question.jsonl")
 
 
 def test_conversations_of_sharegpt_are_what_its_users_say(read, write):
@@ -242,12 +220,6 @@ def test_a_random_sample_is_the_same_for_a_seed(read, write):
     assert texts(read(texts=listed, shuffle=1, limit=8)) == first
 
 
-def test_a_format_that_is_unknown(read, write):
-    write("p.docx", "x")
-    with pytest.raises(PromptError, match=r"does not tell the format.*\.jsonl, .*\.parquet or \.txt"):
-        read(file="p.docx")
-
-
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
@@ -255,16 +227,9 @@ def test_a_format_that_is_unknown(read, write):
         ({"file": "a.csv", "dataset": "b"}, "given 'file' and 'dataset'"),
         ({"file": "a.csv", "split": "test"}, "'split' requires 'dataset' or 'benchmark'; given 'file'"),
         ({"texts": ["a"], "column": "b"}, "'column' requires 'file' or 'dataset' or 'benchmark'; given 'texts'"),
-        ({"file": "a.csv", "column": "b", "template": "{b}"}, "'column' and 'template' are given"),
-        ({"file": "a.csv", "column": "b", "columns": {"prompt": "c"}}, "'column' and 'columns.prompt' are given"),
-        ({"file": "a.csv", "columns": {"reference": "c"}}, "'columns' names no prompt"),
-        ({"file": "a.csv", "template": "no column"}, "write columns in braces"),
-        ({"file": "a.csv", "template": "{a!r}"}, "nothing else may be in them"),
         ({"file": "a.csv", "template": "{a"}, "write a brace that is not a column as two"),
         ({"file": "a.csv", "system": "x"}, "'system' requires 'chat: true'"),
-        ({"file": "a.csv", "columns": {"prompts": "c"}}, "Did you mean 'prompt'"),
         ({"texts": ["a"], "group": "b"}, "'group' requires .* or 'benchmark'; given 'texts'"),
-        ({"file": "a.csv", "group": ["a", "b", "c"]}, "at most 2 items"),
     ],
 )
 def test_settings_that_contradict_each_other(settings, message):
@@ -383,23 +348,3 @@ def test_a_study_says_where_its_prompts_are_wrong(write, tmp_path):
         load_study(path)
     write("study.yaml", STUDY.format(prompts="{file: p.csv, column: question}"))
     assert load_study(path).tasks[0].prompts == (PromptText("2", "a"),)
-
-
-def test_validating_a_study_with_a_dataset_imports_no_torch(dataset, write, tmp_path):
-    name = dataset()
-    study = write("study.yaml", STUDY.format(prompts=f"{{dataset: {name}, split: test, column: question}}"))
-    code = """
-        import sys
-        from specdec_core.cli.main import app
-        try:
-            app(["validate", sys.argv[1]])
-        except SystemExit as end:
-            assert not end.code
-        assert "torch" not in sys.modules
-    """
-    command = [sys.executable, "-c", textwrap.dedent(code), str(study)]
-    environment = {**os.environ, "HF_DATASETS_CACHE": str(tmp_path / "cache")}
-    result = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120, env=environment)
-    assert result.returncode == 0, result.stderr
-    assert "of 4 prompt(s)" in result.stdout
-    assert "first prompt: 'test 0?'" in result.stdout

@@ -131,11 +131,7 @@ def test_the_limit_stops_reading(lines):
     ("content", "message"),
     [
         (b'{"prompt": "a"}\n{"prompt": \n', r"p\.jsonl:2:\d+: invalid JSON"),
-        (b'{"text": "a"}\n', r"p\.jsonl:1: expected .*'prompt'.* given the keys text"),
         (b'{"prompt": 3}\n', r"p\.jsonl:1: prompt: .*given 3"),
-        (b'{"prompt": null}\n', r"p\.jsonl:1: the prompt is null"),
-        (b'["a"]\n', r"p\.jsonl:1: expected an object"),
-        (b'{"prompt": "a"}\n{"prompt": "  "}\n', r"p\.jsonl:2: prompt: .*empty"),
         (b"", "has no prompts"),
         (b"\xff\xfe", "not a text file"),
         (b"\n" * 3 + b'{"prompt": "a", "messages": []}', r"p\.jsonl:4: .*given 'prompt' and 'messages'"),
@@ -150,24 +146,14 @@ def test_what_is_wrong_has_its_line(lines, content, message):
     ("entry", "message"),
     [
         ({"messages": []}, "messages: expected at least 1 entry"),
-        ({"messages": ["hello"]}, "messages[0]: expected a mapping"),
         ({"messages": [HELLO, {"content": "x"}]}, "messages[1]: missing key 'role'"),
         ({"messages": [{"role": "user", "text": "x"}]}, "messages[0]: a message needs 'content'"),
-        ({"messages": [{"role": "user", "content": []}]}, "messages[0]: a message needs 'content'"),
-        ({"messages": [{"role": "user", "content": [{"type": "text"}]}]}, "messages[0].content: part 1 must be"),
         ({"messages": [{"role": "user", "content": [PART, {"type": "image_url"}]}]}, "'image_url'"),
-        ({"messages": [{"role": " ", "content": "x"}]}, "messages[0]: 'role' is empty"),
         ({"messages": [HELLO, {"role": "assistant", "content": "x"}]}, "the last message is the assistant's"),
         ({"prompt": "a", "reference": 3}, "reference: expected a list; given 3"),
-        ({"prompt": "a", "reference": None}, "reference: expected a list; given null"),
-        ({"prompt": "a", "reference": ["x", " "]}, "reference[1]: this text is empty"),
-        ({"prompt": "a", "reference": []}, "reference: expected at least 1 entry"),
         ({"prompt": "a", "references": ["x"]}, "unknown key 'references'. Did you mean 'reference'?"),
-        ({"prompt": "a", "Source": "x"}, "unknown key 'Source'. Did you mean 'source'?"),
-        ({"promt": "a"}, "unknown key 'promt'. Did you mean 'prompt'?"),
         ({"prompt": "a", "source": 3}, "source: "),
         ({"prompt": "a", "id": ""}, "id: "),
-        ({"prompt": "a", "id": True}, "id: "),
     ],
     ids=lambda part: json.dumps(part) if isinstance(part, dict) else "",
 )
@@ -191,21 +177,9 @@ def test_all_problems_are_said_at_once_up_to_five(problems):
     assert len(problems([{"prompt": ""}] * 9)) == 5
 
 
-@pytest.mark.parametrize(
-    ("without", "said"),
-    [
-        ([3], "p.jsonl:3: 11 of 12 prompts have a reference; line 3 has none. Add one to each or to none"),
-        ([3, 8], "p.jsonl:3: 10 of 12 prompts have a reference; lines 3, 8 have none."),
-        (range(2, 13), "p.jsonl:2: 1 of 12 prompts have a reference; lines 2, 3, 4, 5, 6, ... have none."),
-    ],
-    ids=str,
-)
-def test_references_for_some_prompts_only(problems, without, said):
-    entries = [
-        {"prompt": "a"} if number in without else {"prompt": "a", "reference": "x"} for number in range(1, 13)
-    ]
-    (problem,) = problems(entries)
-    assert problem.startswith(said)
+def test_references_for_some_prompts_only(problems):
+    (problem,) = problems([{"prompt": "a", "reference": "x"}, {"prompt": "a"}, {"prompt": "a", "reference": "x"}])
+    assert problem.startswith("p.jsonl:2: 2 of 3 prompts have a reference")
 
 
 def test_a_missing_file(tmp_path):
@@ -338,9 +312,6 @@ def test_a_tokenizer_without_a_template(encode):
     [
         ("{{ raise_exception('roles must alternate') }}", "error: roles must alternate. Change the messages"),
         ("a\n{% for %}", r"raised an error: Expected an expression.* \(line 2 of the template\)"),
-        ("{{ messages[0].tools.name }}", "raised an error: 'dict object' has no attribute 'tools'"),
-        ("{{ 1 + 'a' }}", "raised an error: unsupported operand"),
-        ("{{ messages.append(1) }}", "raised an error: "),
         ("{{ messages[0].role }}", "leaves out message 1, whose role is 'user'"),
     ],
 )
@@ -371,7 +342,7 @@ class TestTokens:
         assert found == (PromptText("three", None, source="x", tokens=(3, 4)),)
         assert lines([{"prompt": "a", "tokens": 12}])[0] == PromptText("1", "a")
 
-    @pytest.mark.parametrize("tokens", [[], 3, None, [3, -1], [True], [2.0]])
+    @pytest.mark.parametrize("tokens", [[], 3, None, [3, -1]])
     def test_what_is_no_list_of_ids_has_its_line(self, problems, tokens):
         (line,) = problems([{"tokens": tokens}])
         assert line.startswith("p.jsonl:1: tokens" if tokens is not None else "p.jsonl:1: the prompt is null")

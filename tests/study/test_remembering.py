@@ -1,8 +1,6 @@
 """Drafters that keep knowledge between requests: no repeat profits from another, and who does is named."""
 
 from dataclasses import replace
-from multiprocessing.reduction import ForkingPickler
-from pathlib import Path
 
 import pytest
 
@@ -10,7 +8,6 @@ from specdec_core.interface import ConfigError
 from specdec_core.study.report.summary import summarize, uneven_calls
 from specdec_core.study.report.tables import results_table
 from specdec_core.study.report.verdict import fastest, verdict
-from specdec_core.study.run.prepared import RunJob
 from specdec_core.study.run.runner import run_study
 from tests.remembering import install
 from tests.study.toy_study import Recorder
@@ -101,16 +98,6 @@ def test_warm_up_prompts_teach_before_each_repeat_and_are_not_measured(result, r
     assert any("shared-2" in note and note.endswith(": 2.") for note in results_table(runs).notes)
     assert warm.provenance["tasks"][0]["warmup"]["count"] == 2
     assert "warmup" not in result.provenance["tasks"][0]
-
-
-def test_what_a_process_or_worker_is_told_has_the_warm_up_prompts(study):
-    task = study().tasks[0]
-    run = task.runs[1]
-    batches = [(["a"], [0])]
-    job = RunJob(None, run, task.sampling, task.generation, batches, 1, Path(), warmup=[(["b", [3]], [1, 2])])
-    told = ForkingPickler.loads(ForkingPickler.dumps(job))
-    assert told.warmup == job.warmup
-    assert told.run.drafter.model_dump() == run.drafter.model_dump()
 
 
 def test_warm_up_prompts_that_are_measured_are_an_error(study):

@@ -106,11 +106,9 @@ def test_a_summary_follows_from_the_counts(summaries):
         assert sum(summary.time_shares.values()) == pytest.approx(1)
     assert baseline.speedup_expected_here == pytest.approx(1)
     assert baseline.verify_cost == echo.verify_cost == lenient.verify_cost
-    assert (baseline.diagnosis, baseline.gamma_best, baseline.draft_cost) == (
-        None,
-        None,
-        (),
-    )
+    assert (baseline.diagnosis, baseline.gamma_best, baseline.draft_cost) == (None, None, ())
+    assert None not in (echo.diagnosis, lenient.diagnosis)
+    assert (echo.lossless, lenient.lossless) == (True, False)
     assert echo.deviation == 0 < lenient.deviation
 
 
@@ -236,10 +234,6 @@ def test_the_table_has_a_row_a_run(summaries):
     assert not any("lenience" in note for note in lossless.notes)
 
 
-def test_each_run_except_the_baseline_has_a_diagnosis(summaries):
-    assert [one.name for one in summaries if one.diagnosis is not None] == ["echo-2", "lenient"]
-
-
 def test_a_stopped_study_goes_on_where_it_was(study, tmp_path):
     output = tmp_path / "out"
     with pytest.raises(KeyboardInterrupt):
@@ -319,20 +313,14 @@ def test_runs_whose_plugins_have_changed_are_run_again(study, site, tmp_path):
         assert (names, bool(after.failures)) == ({"acme-2"}, True)
 
 
-@pytest.mark.parametrize(
-    ("drafter", "reason"),
-    [
-        ("absent", "drafter 'absent' of specdec-toys 1.0 could not be imported"),
-    ],
-)
-def test_a_run_that_cannot_be_loaded_is_given_up_alone(study, drafter, reason):
-    text = STUDY + f"  - {{{{drafter: {drafter}, gamma: 1}}}}\n"
+def test_a_run_that_cannot_be_loaded_is_given_up_alone(study):
+    text = STUDY + "  - {{drafter: absent, gamma: 1}}\n"
     recorder = Recorder()
     result = run_study(study(text, "batch_size=2", "repeats=1"), recorder)
-    assert list(result.failed) == [(None, f"{drafter}-1")]
-    assert reason in result.failed[None, f"{drafter}-1"]
+    assert list(result.failed) == [(None, "absent-1")]
+    assert "drafter 'absent' of specdec-toys 1.0" in result.failed[None, "absent-1"]
     summary = summarize(result)[-1]
-    assert summary.error == result.failed[None, f"{drafter}-1"]
+    assert summary.error == result.failed[None, "absent-1"]
     assert (summary.repeats, summary.speedup, summary.alpha) == (0, None, None)
     assert len(results_table(summarize(result)).rows) == 4
     assert len(result.repeats) == 3

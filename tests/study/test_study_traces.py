@@ -85,18 +85,6 @@ def test_it_is_kept_with_the_results_and_shown_in_the_report(study, tmp_path):
     assert links <= ids
 
 
-def test_the_text_of_a_token_is_not_markup(study, tmp_path):
-    from specdec_core.study.report.html_report import report_page
-    from tests.study.summaries import baseline, run
-
-    bad = "<script>alert(1)</script>\x1b"
-    item = {"text": bad, "fate": "bonus", "r": 0.5, "top": [[bad, 1.0]], "algorithm_1": True}
-    trace = {"prompt": 0, "tokens": 1, "greedy": False, "steps": [{"items": [item]}]}
-    page = report_page("a", [baseline(), run("best")], {}, {}, traces={(None, "best"): trace})
-    assert page.count("<script") == 1
-    assert "\x1b" not in page
-
-
 def test_controllers_do_not_learn_from_it(study, monkeypatch):
     opened = []
 

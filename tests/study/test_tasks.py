@@ -3,7 +3,6 @@
 import gc
 import importlib
 import json
-from dataclasses import replace
 
 import pytest
 
@@ -13,7 +12,6 @@ from specdec_core.study.report.result_files import first_outputs, output_lines
 from specdec_core.study.report.summary import summarize
 from specdec_core.study.report.tables import by_task, quality_table, results_table
 from specdec_core.study.report.verdict import verdict
-from specdec_core.study.run import prepared, targets, worker
 from specdec_core.study.run.repeats import Repeats
 from specdec_core.study.run.runner import run_study
 from tests.study.toy_study import Recorder, in_turn
@@ -72,25 +70,12 @@ def test_a_task_may_have_a_target_of_its_own_and_be_set(study):
     [
         ("target: {folder}\n", "", ["5:5: tasks[0]: missing key 'target'; add it here, or to the whole study."]),
         (
-            "    prompts: [d e]\n",
-            "",
-            ["9:5: tasks[1]: missing key 'prompts'; add it here, or to the whole study."],
-        ),
-        (
             "name: long\n    prompts: [d e]\n    grid: {{sampling.temperature: [0, 1]}}",
             "{{name: short, prompts: [x]}}",
             ["9:12: 2 tasks are called 'short'; give each its own `name`."],
         ),
         ('"long*"', "lng", ["14:56: unknown task 'lng'."]),
-        (
-            "{{sampling.temperature: [0, 1]}}",
-            "{{sampling.temperature: [0, -1]}}",
-            ["11:34: tasks[1].sampling.temperature: input should be greater"],
-        ),
         ("gamma: 2}}", "gamma: 2, tasks: [long-*]}}", ["6:5: task 'short' has no runs"]),
-        ("prompts: [d e]", "prompts: ['']", ["10:14: prompt 1 of 1 is empty"]),
-        ("name: short", "nam: short", ["6:5: tasks[0]: missing key 'name'", "6:5: tasks[0]: unknown key 'nam'"]),
-        ("    prompts: [d e]", "    promts: [d e]", ["tasks[1]: missing key 'prompts'", "unknown key 'promts'"]),
     ],
 )
 def test_what_is_wrong_with_a_task_has_its_location(study, old, new, messages):
@@ -224,35 +209,6 @@ def test_only_an_asterisk_stands_for_another_text_in_the_name_of_a_task(study):
     assert [len(task.runs) for task in study(ODD).tasks] == [3, 3, 2]
 
 
-def test_a_lenience_that_is_lossless_is_told_where_it_departs(study, site):
-    site.install("specdec-others", "other_plugin", OTHERS)
-    text = ODD.replace("gamma: 1}}", "gamma: 1, lenience: {{name: never, allowed: ALLOWED}}}}")
-    for allowed, count in ((0, 1), (1, 0)):
-        baseline, run = by_task(summarize(run_study(study(text.replace("ALLOWED", str(allowed))), Recorder())))[2]
-        run = replace(run, quality={**run.quality, "exact": 0.5, "first_difference": (0, 0)})
-        assert run.lossless == (allowed == 0)
-        assert run.lenience == "never"
-        assert len(verdict([baseline, run]).departures) == count
-
-
-OTHERS = """
-    from specdec_core.interface import LenienceConfig
-    from specdec_core import PluginSpec, hookimpl
-
-    class NeverConfig(LenienceConfig):
-        allowed: int = 0
-        lenience: float = 1.0
-
-        @property
-        def lossless(self):
-            return self.allowed == 0
-
-    @hookimpl
-    def specdec_lenience_controllers():
-        return [PluginSpec("lenience", "never", "toy_parts:Constant", NeverConfig)]
-"""
-
-
 def test_a_study_decodes_by_the_chat_template_that_it_was_read_with(study, tmp_path):
     said = [{"role": "user", "content": "a b"}]
     (tmp_path / "scored.jsonl").write_text(json.dumps({"messages": said}) + "\n")
@@ -345,18 +301,3 @@ def test_every_prompt_has_a_seed_of_its_own(study):
     result = run_study(study(text), Recorder())
     first = result.repeats["oddly", "baseline", 1].outputs
     assert len({one.tokens for one in first}) > 1, "in batches of one, too"
-
-
-def test_each_task_says_where_its_target_computed(study, monkeypatch):
-    def shown(device):
-        return f"device {len(models)}"
-
-    models = []
-    load = worker.load_target
-    monkeypatch.setattr(worker, "load_target", lambda *given: models.append(given) or load(*given))
-    for module in (targets, prepared):
-        monkeypatch.setattr(module, "describe_hardware", shown)
-    result = run_study(study(TWO_TARGETS.replace("picky", "echo").replace("kept", "echo")), Recorder())
-    large, small = by_task(summarize(result))
-    assert {one.device for one in large} == {"device 1"}
-    assert {one.device for one in small} == {"device 2"}
