@@ -94,8 +94,6 @@ def test_settings_of_plugins_within_it():
         (["drafter:radnom"], "unknown drafter 'radnom'. Did you mean 'random'"),
         (["drafter:random", "-k", "no_such_check"], "deselected"),
         (["drafter:prompt-copy", "--set", "min_match"], "--set min_match: expected key=value"),
-        (["drafter:prompt-copy", "--set", "min_mach=2"], "Did you mean 'min_match'"),
-        (["drafter:transformer"], "missing key 'model'"),
     ],
 )
 def test_what_does_not_exist_gives_exit_code_2(arguments, message):

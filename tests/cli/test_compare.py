@@ -130,14 +130,13 @@ def test_a_crash_of_the_baseline_keeps_what_is_finished(compare, tmp_path, gener
     assert finished(output) == everything(tmp_path / "study.yaml")
 
 
-@pytest.mark.parametrize("error", [ValueError("boom"), MemoryError("boom")])
-def test_a_crash_of_another_run_ends_that_run_only(compare, tmp_path, generate_fails, monkeypatch, error):
+def test_a_crash_of_another_run_ends_that_run_only(compare, tmp_path, generate_fails, monkeypatch):
     output = tmp_path / "out"
     call, _ = call_of(tmp_path / "study.yaml", "echo-2", 2)
-    generate_fails(monkeypatch, call, error)
+    generate_fails(monkeypatch, call, MemoryError("boom"))
     result = compare("--output", output)
     assert result.exit_code == 2
-    assert f"echo-2 failed: {type(error).__name__}: {error} (test_compare.py:" in result.stderr
+    assert "echo-2 failed: MemoryError: boom (test_compare.py:" in result.stderr
     expected = [one for one in everything(tmp_path / "study.yaml") if one != ("echo-2", 2)]
     assert finished(output) == expected
     lines = [json.loads(line) for line in (output / "results.jsonl").read_text().splitlines()]
@@ -172,17 +171,6 @@ def test_a_file_that_cannot_be_written_is_named_after_the_table(compare, tmp_pat
     assert not list((tmp_path / "out").glob("*.part"))
 
 
-def test_a_plugin_that_changes_the_folder_moves_no_results(compare, toys, tmp_path, monkeypatch):
-    (tmp_path / "elsewhere").mkdir()
-    toys.module(
-        "toy_nowhere", f"import os\nfrom toy_parts import Echo\nos.chdir({str(tmp_path / 'elsewhere')!r})\n"
-    )
-    monkeypatch.chdir(tmp_path)
-    assert compare("--output", "out", "--set", "runs.0.drafter=absent", "--set", "repeats=1").exit_code == 0
-    assert (tmp_path / "out" / "report.html").is_file()
-    assert not list((tmp_path / "elsewhere").iterdir())
-
-
 def test_another_study_in_the_folder_is_refused_unless_fresh(compare, tmp_path):
     output = tmp_path / "out"
     assert compare("--output", output, "--set", "repeats=1").exit_code == 0
@@ -191,14 +179,6 @@ def test_another_study_in_the_folder_is_refused_unless_fresh(compare, tmp_path):
     assert result.exit_code == 2
     assert "tasks[0].generation.seed: 0 there, 5 now" in result.stderr
     assert compare(*changed, "--fresh").exit_code == 0
-
-
-def test_a_folder_that_cannot_be_made_is_refused_before_anything_is_loaded(compare, tmp_path):
-    (tmp_path / "file").write_text("x")
-    result = compare("--output", tmp_path / "file")
-    assert result.exit_code == 2
-    assert "results cannot be stored there" in result.stderr
-    assert "loading" not in result.stderr
 
 
 def test_a_run_that_cannot_be_loaded_ends_with_2_after_all_others(compare, tmp_path):
@@ -242,11 +222,3 @@ def test_the_table_fits_80_columns_and_wide_shows_all(compare, monkeypatch):
     wide = compare(*names, *brief, "--wide").stdout
     assert "Left out" not in wide
     assert re.search(r"run +drafter +γ +rate +c +efficiency +tokens/s +speed-up +here +3\.8 +γ", wide)
-
-
-def test_a_target_that_cannot_be_loaded(compare, tmp_path):
-    (tmp_path / "empty").mkdir()
-    result = compare("--set", f"target={tmp_path / 'empty'}")
-    assert result.exit_code == 2
-    assert "the folder has no config.json" in result.stderr
-    assert "Traceback" not in result.output

@@ -116,7 +116,6 @@ TRANSFORMER = "{name: transformer, model: 'builtin:drafter'}"
 @pytest.mark.parametrize(
     ("drafter", "gamma", "says"),
     [
-        ("prompt-copi", "4", "Did you mean 'prompt-copy'"),
         ("{name: prompt-copy, min: 1}", "4", "unknown key 'min'"),
         ("{name: heads, model: x}", "4", "works on the target's hidden states"),
         ("quantized", "4", "chain, datastore, ngram, prompt-copy, random, suffix"),
@@ -124,11 +123,9 @@ TRANSFORMER = "{name: transformer, model: 'builtin:drafter'}"
         ("{name: transformer, model: 'builtin:t5-drafter'}", "4", "has an encoder"),
         ("{name: transformer, model: 'builtin:drafter', adapter: x}", "4", "adapter changes the weights"),
         ("{name: parallel, model: 'builtin:drafter'}", "4", "names no mask token"),
-        ("{name: eagle3, model: 'builtin:eagle'}", "4", "unknown draft head"),
         (TRANSFORMER, "confidence", "--to transformers"),
         (f"{{name: chain, drafters: [prompt-copy, {TRANSFORMER}]}}", "4", "(drafters[1])"),
         ("prompt-copy", "confidence", "--to transformers"),
-        ("prompt-copy", "0", "at least 1"),
     ],
 )
 def test_what_cannot_be_exported_says_why(here, drafter, gamma, says):

@@ -36,7 +36,7 @@ commands = {{
     0: ["--help", "plugins --json", "schema", "validate {study}", "compare --help", "generate --help",
         "measure --help", "tune --help", "export --help", "record --help", "theory --help",
         "theory speed --alpha 0.5 --c 0.1",
-        "train --help",
+        "train --help", "new last-word --output {new}",
         *(f"train {{name}} --help" for name in trainers)],
     2: ["measure --gamma 0", "record", "record --rows 0", "validate {missing}", "compare {missing}", "generate",
         "export {missing} --to vllm --drafter heads",
@@ -57,6 +57,6 @@ def test_what_runs_no_model_imports_no_torch(tmp_path):
     study = tmp_path / "study.yaml"
     text = "target: builtin:target\nprompts: [a]\nconstraint: {regex: a+}\nruns: [{drafter: random, gamma: 2}]\n"
     study.write_text(text)
-    code = CODE.format(study=study, missing=tmp_path / "missing.yaml", modules=MODULES)
+    code = CODE.format(study=study, missing=tmp_path / "missing.yaml", new=tmp_path / "new", modules=MODULES)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr

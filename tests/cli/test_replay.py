@@ -123,12 +123,9 @@ def test_a_run_that_cannot_be_replayed_ends_with_2_after_the_others(specdec, rec
     ("arguments", "said"),
     [
         (["replay", "{record}", "study.yaml", "prompt-copy"], "study.yaml is a study, which names its drafters"),
-        (["replay", "{record}", "study.yaml", "--gamma", "3"], "study.yaml is a study, which names its drafters"),
         (["replay", "{record}", "nobody"], "nobody"),
-        (["replay", "{record}", "[1, 2]"], "DRAFTER: expected a name, or a mapping with `name`"),
         (["replay", "nowhere", "prompt-copy"], "nowhere: no such folder"),
         (["replay", "{record}", "prompt-copy", "--machine", "nothing.json"], "nothing.json"),
-        (["replay", "{record}", "prompt-copy", "--gamma", "4-1"], "is not a range"),
         (["compare", "study.yaml", "--machine", "one.json"], "--machine: a study that runs is timed here"),
         (
             ["compare", "study.yaml", "--record", "{record}", "--set", "tasks.greedy.sampling.top_k=2"],

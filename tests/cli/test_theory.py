@@ -57,11 +57,6 @@ def test_speed_of_a_drafter_that_does_not_pay(theory):
     assert "Corollary 3.9: alpha is not above c, so no gamma pays; decode autoregressively." in said
 
 
-def test_speed_of_a_drafter_that_costs_nothing(theory):
-    said = lines(theory("speed", "--alpha", 1, "--c", 0, "--max-gamma", 20))
-    assert "Section 3.5: the optimal gamma is 20, the largest that was considered, for 21.000×." in said
-
-
 def test_verification_that_is_not_flat(theory):
     said = lines(theory("speed", "--alpha", 0.8, "--c", 0.05, "--verify", "0:45,3:80,7:105"))
     assert "5 3.689 2.951× 1.626× 1/3.689 1.600× best" in said
@@ -94,15 +89,9 @@ def test_speed_as_json(theory):
     [
         (["--alpha", 0.5], "--c"),
         (["--alpha", 1.5, "--c", 0], "alpha must be in [0, 1]; given 1.5."),
-        (["--alpha", 0.5, "--c", "inf"], "c must be a finite number, at least 0; given inf."),
-        (["--alpha", 0.5, "--c", 0, "--gamma", -1], "gamma must be a whole number, at least 0; given -1."),
         (["--alpha", 0.5, "--c", 0, "--gamma", 5, "--max-gamma", 4], "gamma must be at most 4"),
-        (["--alpha", 0.5, "--c", 0, "--max-gamma", 100_001], "max_gamma must be at most 100000"),
         (["--alpha", 0.5, "--c", 0, "--verify", "1,x"], "given 'x'"),
-        (["--alpha", 0.5, "--c", 0, "--verify", "1,nan"], "given 'nan'"),
         (["--alpha", 0.5, "--c", 0, "--verify", "1:2,3:4"], "0 draft tokens"),
-        (["--alpha", 0.5, "--c", 0, "--verify", "0:1,0:2"], "0 draft tokens twice"),
-        (["--alpha", 0.5, "--c", 0, "--verify", "1,-1:3"], "each k in verify must be"),
     ],
 )
 def test_numbers_that_are_not_allowed(theory, arguments, said):
@@ -139,10 +128,7 @@ def test_divergence_with_lenience(theory):
     [
         (["--p", "0.5,0.5", "--q", "0.2,0.3,0.5"], "p and q must have the same shape"),
         (["--p", "0.5,0.4", "--q", "0.5,0.5"], "p must sum to 1 over the vocabulary; it sums to 0.9."),
-        (["--p", "0.5,half", "--q", "0.5,0.5"], "--p: expected numbers separated by commas"),
         (["--p", "", "--q", "1"], "--p: expected numbers separated by commas"),
-        (["--p", "1", "--q", "nan"], "q must hold probabilities; given nan."),
-        (["--p", "1", "--q", "1", "--lenience", 0], "lenience must be in (0, 1]; given 0."),
     ],
 )
 def test_distributions_that_are_none(theory, arguments, said):

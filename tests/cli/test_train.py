@@ -8,7 +8,6 @@ import ruamel.yaml
 from rich.console import Console
 from typer.testing import CliRunner
 
-from specdec_core.cli import main as module
 from specdec_core.cli.main import app
 from specdec_core.cli.train import usage_in_study
 from specdec_core.study.progress import TerminalProgress, duration, value_text
@@ -201,17 +200,14 @@ def test_what_is_given_arrives_with_its_type(specdec):
     ("arguments", "said"),
     [
         ("--order 0", "--order: input should be greater than or equal to 1; given 0."),
-        ("--order two", "--order: input should be a valid integer; given 'two'."),
         (
             "--rate fast",
             "--rate: input should be a valid number, unable to parse string as a number; given 'fast'.",
         ),
-        ("--sizes 1 --sizes 0", "--sizes: input should be greater than or equal to 1; given 0."),
         (
             "--kind total",
             "--kind: unknown value of kind 'total'. Did you mean 'total-variation'? Available: cross-",
         ),
-        ("--shade gray", "--shade: input should be 'dark' or 'light'; given 'gray'."),
         ("--max-words 3", "specdec train count: --max-words limits --table, which was not given"),
     ],
 )
@@ -228,42 +224,11 @@ def test_all_problems_are_said_at_once(specdec):
     assert [line.split(":")[0] for line in result.stderr.splitlines()] == ["--order", "--rate"]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (("count", "--output", "x", "--ordr", "2"), "No such option: --ordr (Possible options: --order)"),
-        (("count",), "Missing option '--output'"),
-        (("count", "--output"), "requires an argument"),
-        (("count", "--output", "x", "stray"), "(stray)"),
-        (("--nonsense",), "No such option: --nonsense"),
-    ],
-)
-def test_options_that_are_wrong(specdec, arguments, said):
-    result = specdec(*arguments)
-    assert result.exit_code == 2
-    assert said in " ".join(re.sub(r"[│╭╮╰╯─]", " ", result.stderr).split())
-
-
 @pytest.mark.parametrize("more", [(), ("--help",), ("--output", "x")])
 def test_a_name_that_is_not_there_gets_near_misses(specdec, more):
     result = specdec("cuont", *more)
     assert result.exit_code == 2
     assert "unknown trainer 'cuont'. Did you mean 'count'? Available: absent, bare, count, odd." in result.stderr
-
-
-def test_two_trainers_of_one_name(specdec, site):
-    site.install("dist-b", "twin_plugin", "from train_plugin import specdec_trainers\n")
-    result = specdec("count", "--output", "x")
-    assert result.exit_code == 2
-    assert "trainer 'count' is claimed by dist-b 1.0" in result.stderr
-    assert specdec("--help").exit_code == 0
-
-
-def test_a_trainer_that_cannot_be_imported(specdec):
-    assert specdec("absent", "--help").exit_code == 0
-    result = specdec("absent", "--output", "x")
-    assert result.exit_code == 2
-    assert "trainer 'absent' of dist-train 1.0 could not be imported from 'train_nowhere:Absent'" in result.stderr
 
 
 def test_a_trainer_that_returns_something_else(specdec):
@@ -321,26 +286,6 @@ def test_what_the_user_can_mend_exits_with_2(specdec):
     assert "Traceback" not in result.stderr
 
 
-@pytest.mark.parametrize("where", ["before", "behind"])
-def test_debug_shows_the_traceback(specdec, where):
-    arguments = ["train", "count", "--output", "x", "--text", "refuse"]
-    index = 0 if where == "before" else len(arguments)
-    result = CliRunner().invoke(app, [*arguments[:index], "--debug", *arguments[index:]])
-    assert result.exit_code == 2
-    assert "ConfigError" in result.stderr
-    assert "train_parts.py" in result.stderr
-
-
-def test_a_defect_of_a_trainer_is_called_one(specdec, monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", ["specdec", "train", "count", "--output", "x", "--text", "fail"])
-    with pytest.raises(SystemExit) as caught:
-        module.main()
-    assert caught.value.code == 1
-    said = capsys.readouterr().err
-    assert "internal error: ZeroDivisionError: oops" in said
-    assert "Traceback" not in said
-
-
 @pytest.mark.parametrize(("more", "how"), [((), "with --resume"), (("--resume",), "again")])
 def test_ctrl_c_says_how_to_go_on(specdec, more, how):
     result = specdec("count", "--output", "x", "--text", "stop", *more)
@@ -355,12 +300,6 @@ def test_ctrl_c_where_there_is_no_way_to_go_on(specdec, site):
     result = specdec("bare", "--output", "x", "--seed", 1)
     assert result.exit_code == 130
     assert result.stderr.splitlines()[-1] == "stopped."
-
-
-def test_ctrl_c_with_debug_shows_where(specdec):
-    result = specdec("count", "--output", "x", "--text", "stop", "--debug")
-    assert result.exit_code == 130
-    assert "train_parts.py" in result.stderr
 
 
 def test_help_and_lists_import_no_trainer(specdec, site):
@@ -408,16 +347,6 @@ def test_a_line_every_ten_seconds(progress):
     assert say() == ["fitting: done in 30 s", "writing ...", "writing: 7 done after 15 s"]
 
 
-def test_more_than_the_total_and_nothing_at_all(progress):
-    shown, clock, say = progress
-    shown.stage("fitting", total=10)
-    clock.now = 10
-    shown.advance(0)
-    clock.now = 20
-    shown.advance(11)
-    assert say()[1:] == ["fitting: 0% after 10 s", "fitting: 100% after 20 s"]
-
-
 def test_a_stage_that_failed_is_not_called_done(capsys):
     with pytest.raises(ValueError, match="oops"), TerminalProgress(Console(stderr=True)) as shown:  # noqa: PT012
         shown.stage("fitting")
@@ -447,11 +376,6 @@ def test_a_terminal_gets_a_bar():
 )
 def test_values(value, text):
     assert value_text(value) == text
-
-
-@pytest.mark.parametrize("value", [float("nan"), float("inf")])
-def test_values_that_are_no_numbers(value):
-    assert value_text(value) == str(value)
 
 
 @pytest.mark.parametrize(
