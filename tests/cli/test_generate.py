@@ -57,6 +57,8 @@ def test_a_drafter_changes_no_argmax_token(generate, model_folder):
 def test_prompts_from_standard_input_and_files(generate, model_folder, tmp_path):
     expected = text_of(model_folder) + "\n"
     assert generate("-", input="a b c").stdout == expected
+    refused = generate("-", input=b"a\xff")
+    assert (refused.exit_code, "is not text: " in refused.stderr) == (2, True)
     (tmp_path / "p.txt").write_text("a b c")
     for option in ("--prompts", "--file"):
         assert generate(option, tmp_path / "p.txt").stdout == expected

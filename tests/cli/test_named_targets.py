@@ -77,6 +77,12 @@ def test_a_hub_name_is_loaded_only_if_the_user_gives_it(record, hub):
     assert set(hub) == {EVIL}
 
 
+def test_so_is_an_adapter(record, hub):
+    record(adapter=EVIL)
+    assert f'"adapter": "{EVIL}"' in run(*REPLAY)
+    assert hub == []
+
+
 def test_a_study_names_its_target(record, hub, tmp_path):
     record(model=EVIL)
     study = study_of(EVIL, {"drafter": "early-exit", "gamma": 2})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import re
+import sys
 import warnings
 from html import unescape
 
@@ -81,17 +82,16 @@ def test_a_mapping_that_is_no_study_is_an_error(mapping):
 
 
 def test_results_are_written_and_the_report_is_named(study, tmp_path):
-    output = tmp_path / "out"
-    comparison = compare(study(), str(output), progress=False)
+    output, whole = tmp_path / "out", study(STUDY.replace("true}}, gamma", "false}}, gamma"))
+    comparison = compare(whole, str(output), progress=False)
     assert comparison.report == output / "report.html"
     assert all(path.is_file() for path in comparison.files)
     lines = [json.loads(line) for line in (output / "results.jsonl").read_text().splitlines()]
     assert json.loads(json.dumps(comparison.to_dicts())) == lines
-    again, progress = Recorder(), compare(study(), output, progress=(recorder := Recorder()))
-    assert again.timed == recorder.timed == []  # it resumed, and nothing was left to do
-    assert progress.to_dicts() == comparison.to_dicts()
-    fresh = Recorder()
-    compare(study(), output, fresh=True, progress=fresh)
+    again = compare(whole, output, progress=(recorder := Recorder()))
+    assert recorder.timed == []  # it resumed, and nothing was left to do
+    assert again.to_dicts() == comparison.to_dicts()
+    compare(whole, output, fresh=True, progress=(fresh := Recorder()))
     assert len(fresh.timed) == 6
 
 
@@ -142,6 +142,12 @@ def test_rows_as_a_data_frame(result):
     assert list(frame["name"]) == names(result)
     assert frame["speedup"][0] == 1
     assert {"block_efficiency", "alpha", "tokens_per_second", "time_drafting"} <= set(frame.columns)
+
+
+def test_without_pandas_the_error_says_so(result, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(ImportError, match="pip install pandas"):
+        result.to_pandas()
 
 
 def test_progress_is_shown_on_standard_error_or_not_at_all(study, capsys):

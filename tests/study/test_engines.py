@@ -227,6 +227,21 @@ def test_figures_of_llama_cpp_are_sums(serve):
     assert any("24 of 48 draft tokens" in note for note in row.notes)
 
 
+def test_recorded_answers_of_llama_cpp():
+    """Those of `llama-server` 0.5.0-dev (0c1e570) with drafts, and of llama-cpp-python 0.3.36."""
+    choice = {"text": "import sys", "index": 0, "logprobs": None, "finish_reason": "length"}
+    answer = {
+        "choices": [choice],
+        "object": "text_completion",
+        "usage": {"prompt_tokens": 3, "completion_tokens": 16},
+    }
+    timings = {"prompt_n": 3, "predicted_n": 16, "predicted_ms": 60.503, "draft_n": 18, "draft_n_accepted": 10}
+    for more, drafted, accepted in (({"timings": timings}, 18, 10), ({}, None, None)):
+        found = read_answer({**answer, **more}, 1.5)
+        assert (found.text, found.tokens, found.finish_reason) == ("import sys", 16, "length")
+        assert (found.drafted, found.accepted, found.request, found.token_ids) == (drafted, accepted, None, ())
+
+
 def counters(server):
     done = 100 + sum(one["max_tokens"] == TOKENS for one in server.asked)
     lines = [("num_drafts", "", 4), ("num_draft_tokens", "", 12), ("num_accepted_tokens", "", 6)]

@@ -1,12 +1,14 @@
 """Loading of studies, and the messages for those that are refused."""
 
 import json
+from contextlib import suppress
 
 import pytest
 
 from specdec_core.interface import ConfigError
 from specdec_core.registry import default_registry
 from specdec_core.study import BASELINE, RunLabels, load_study, study_schema
+from specdec_core.study.config.schema import RunConfig, StudyConfig
 
 GOOD = """\
 target: builtin:target
@@ -267,3 +269,13 @@ def test_runs_are_told_apart_although_their_settings_hold_mappings(tmp_path):
     path.write_text(f"target: builtin:target\nprompts: [a]\nruns: [{{drafter: {mapped}, gamma: 1}}]\n")
     runs = load_study(path).runs
     assert len({run: run.name for run in (*runs, *runs)}) == 2
+
+
+@pytest.mark.parametrize("value", [None, True, -1, float("nan"), "", "echo", [[]], {"name": {"x": []}}], ids=repr)
+def test_any_value_is_taken_or_refused_by_a_message(value):
+    for model in (StudyConfig, RunConfig):
+        for key in model.model_fields:
+            study = {"target": "builtin:target", "prompts": ["x"], "runs": [{"drafter": "random", "gamma": 2}]}
+            (study if model is StudyConfig else study["runs"][0])[key] = value
+            with suppress(ConfigError):
+                assert load_study(study).runs[0].name == BASELINE

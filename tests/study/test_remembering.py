@@ -1,6 +1,8 @@
 """Drafters that keep knowledge between requests: no repeat profits from another, and who does is named."""
 
 from dataclasses import replace
+from multiprocessing.reduction import ForkingPickler
+from pathlib import Path
 
 import pytest
 
@@ -8,6 +10,7 @@ from specdec_core.interface import ConfigError
 from specdec_core.study.report.summary import summarize, uneven_calls
 from specdec_core.study.report.tables import results_table
 from specdec_core.study.report.verdict import fastest, verdict
+from specdec_core.study.run.prepared import RunJob
 from specdec_core.study.run.runner import run_study
 from tests.remembering import install
 from tests.study.toy_study import Recorder
@@ -98,6 +101,13 @@ def test_warm_up_prompts_teach_before_each_repeat_and_are_not_measured(result, r
     assert any("shared-2" in note and note.endswith(": 2.") for note in results_table(runs).notes)
     assert warm.provenance["tasks"][0]["warmup"]["count"] == 2
     assert "warmup" not in result.provenance["tasks"][0]
+
+
+def test_what_a_process_or_worker_is_told_has_the_warm_up_prompts(study):
+    task = study().tasks[0]
+    warmup = [(["b", [3]], [1, 2])]
+    job = RunJob(None, task.runs[1], task.sampling, task.generation, [(["a"], [0])], 1, Path(), warmup=warmup)
+    assert ForkingPickler.loads(ForkingPickler.dumps(job)).warmup == warmup
 
 
 def test_warm_up_prompts_that_are_measured_are_an_error(study):
