@@ -183,7 +183,7 @@ def test_in_a_chain_each_drafter_has_its_own_layers(tmp_path):
         heads.append(Eagle3Drafter(Eagle3Config(model=str(tmp_path / name)), target.info()))
     chain = ChainDrafter(ChainConfig(drafters=tuple(heads)), target.info())
     assert list(chain.hidden_layers) == [0, 1, 3]
-    settings = GenerationSettings(max_new_tokens=60, ignore_eos=True, seed=2)
+    settings = GenerationSettings(max_new_tokens=24, ignore_eos=True, seed=2)
     alone, chained = (
         Decoder(target, drafter, gamma=Gamma(3), strict=True).generate([[2, 3]], settings)
         for drafter in (heads[0], chain)

@@ -207,14 +207,15 @@ def test_the_scores_count_tokens_that_the_head_cannot_draft(targets):
         assert scores.acceptance_by_position[position] == pytest.approx(accepted / len(each), abs=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("family", "settings"),
     [
         ("llama", {}),
-        pytest.param("llama", {"parallel": True}, marks=pytest.mark.slow),
-        pytest.param("gpt2", {"loss": "kl"}, marks=pytest.mark.slow),
-        pytest.param("t5", {}, marks=pytest.mark.slow),
-        pytest.param("t5", {"parallel": True, "retention": 0.5}, marks=pytest.mark.slow),
+        ("llama", {"parallel": True}),
+        ("gpt2", {"loss": "kl"}),
+        ("t5", {}),
+        ("t5", {"parallel": True, "retention": 0.5}),
     ],
 )
 def test_training_raises_alpha_and_the_target_stays(targets, config_for, family, settings):
@@ -248,7 +249,7 @@ def test_what_is_written_drafts_for_this_target_and_for_no_other(targets, config
 
 
 def test_a_head_for_one_pass_is_written_in_the_format_that_the_drafter_loads(targets, config_for):
-    target, config = targets(), config_for(parallel=True, steps=2)
+    target, config = targets(), config_for(parallel=True, steps=2, samples=300, held_out=100)
     Eagle3Trainer(config).train(Recorder())
     keys = json.loads((config.output / "config.json").read_text())
     assert (keys["speculators_model_type"], keys["mask_token_id"]) == ("peagle", V - 1)
@@ -290,7 +291,9 @@ def test_a_trained_head_for_one_pass_conforms(kit_for_one_pass, check):
 @pytest.mark.parametrize("parallel", [False, True])
 def test_texts_too_short_for_a_draft_are_passed_over(config_for, tmp_path, parallel):
     (tmp_path / "ids.txt").write_text("3 4\n5 6\n7 8\n9 10 11 12\n5 6\n")
-    config = config_for(ids=tmp_path / "ids.txt", samples=None, batch_tokens=1, steps=6, parallel=parallel)
+    config = config_for(
+        ids=tmp_path / "ids.txt", samples=None, held_out=50, batch_tokens=1, steps=6, parallel=parallel
+    )
     report = Eagle3Trainer(config).train(Recorder())
     assert report.facts["steps"] == 6
 

@@ -137,6 +137,6 @@ def test_a_model_that_drafts_in_parallel_keeps_its_mask_token(targets, config_fo
     model = tiny_model("llama", V)
     model.config.ptd_token_id = 7
     model.save_pretrained(tmp_path / "begun")
-    config = config_for(model=str(tmp_path / "begun"), layers=None, width=None, steps=1)
+    config = config_for(model=str(tmp_path / "begun"), layers=None, width=None, steps=1, samples=200)
     ParallelTrainer(config).train(Recorder())
     assert ParallelDrafter(ParallelConfig(model=str(config.output)), targets().info()).mask_token == 7

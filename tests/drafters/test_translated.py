@@ -345,7 +345,7 @@ def test_with_one_tokenizer_it_drafts_what_the_drafter_alone_drafts(method):
     texts = []
     for drafter in (alone, translated(alone, target.info(), method)):
         decoder = Decoder(target, drafter, gamma=4, temperature=0, strict=True)
-        texts.append(decoder.generate([prompt], max_new_tokens=60))
+        texts.append(decoder.generate([prompt], max_new_tokens=30))
     (one, other) = texts
     assert one.sequences[0].tokens == other.sequences[0].tokens
     assert one.metrics.target_calls == other.metrics.target_calls

@@ -126,6 +126,7 @@ def test_block_never_accepts_fewer_tokens_than_token():
     assert max(gained) > 0.03
 
 
+@pytest.mark.slow
 def test_of_a_point_mass_block_accepts_as_many_as_token():
     # Each ratio p / q is at most 1, so that no position makes up for another.
     pair = models(3, 2, 2)

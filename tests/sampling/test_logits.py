@@ -281,7 +281,7 @@ class Prepared(hf.LogitsProcessor):
 
 def test_a_processor_may_prepare_itself_and_be_changed_by_its_user():
     decoder = Decoder(wrap_model(tiny_model("llama", V)), processors=[processor := Prepared()], temperature=0)
-    for processor.token in range(V):
+    for processor.token in range(0, V, 5):
         assert processor.token not in decoder.generate([[3, 4]], max_new_tokens=12).sequences[0].tokens
 
 

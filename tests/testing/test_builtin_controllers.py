@@ -35,6 +35,7 @@ LISTING = "spec_imports_no_torch"
 BLIND = {"fixed", "optimal", "tree-best-first"}
 """Controllers that look at neither drafts nor outcomes: `tests/decoding` samples with such gammas and trees."""
 ALIKE = {
+    "fixed",
     "fixed-none",
     "running-average-timed",
     "confidence-learnt",

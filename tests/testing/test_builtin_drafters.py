@@ -1,7 +1,7 @@
 """Every built-in drafter passes the conformance kit.
 
 By default, the checks that depend on a drafter's own code run for one drafter of each plugin, and all quick checks
-for three drafters that differ. `-m slow` adds the slow checks, and those of exactness for the other kind of target
+for two drafters that differ. `-m slow` adds the slow checks, and those of exactness for the other kind of target
 and with other settings.
 """
 
@@ -50,8 +50,12 @@ VARIANTS = [
 ]
 """Settings that take another way through a drafter."""
 OTHER_TARGET = [(name, not encoder) for name, encoder in ONE_OF_EACH]
-DIFFERENT = [("suffix", True), ("transformer", True), ("hierarchy-bigram", False)]
-"""One that remembers, one with a cache of its own, and one that drafts with another drafter."""
+DIFFERENT = [("suffix", True), ("transformer", True)]
+"""One that remembers, and one with a cache of its own."""
+WITHIN = ("hierarchy-bigram", False)
+"""One that drafts with another drafter."""
+READS_STATES = [("heads", False), ("dflash", False), ("mtp", False), ("early-exit", False)]
+"""Drafters that read the target's states or layers, which differ between decoder-only targets and others."""
 
 OF_EVERY_DRAFTER = {
     *("hidden_states_declared", "earlier_sessions_forgotten", "rollback", "eos_inside_draft"),
@@ -62,7 +66,7 @@ OF_EVERY_DRAFTER = {
 `tests/offline/replay/test_builtin.py` compares a replay with live decoding for every drafter.
 """
 GREEDY = "greedy_equals_baseline"
-"""By default for decoder-only targets: `tests/decoding/test_encoder_decoder.py` runs every drafter on T5."""
+"""By default where the kind of target matters: tests/decoding/test_encoder_decoder.py runs every drafter on T5."""
 OF_EXACTNESS = {
     *("many_steps", "rollback", "draft_sampled_from_q", "greedy_equals_baseline", "lossless_trees"),
     *("inside_hierarchy", "replay_equals_live"),
@@ -132,7 +136,8 @@ def require_passed(kit, check):
     ("drafter", "check"),
     [
         *cases(ONE_OF_EACH, OF_EVERY_DRAFTER),
-        *cases([one for one in ONE_OF_EACH if one not in DIFFERENT and not one[1]], {GREEDY}),
+        *cases(READS_STATES, {GREEDY}),
+        *cases([WITHIN], {"draft_sampled_from_q"}),
         *cases(DIFFERENT, CHECKS - SLOW - OF_EVERY_DRAFTER - {"global_state_unchanged"}),
     ],
 )
@@ -144,7 +149,8 @@ def test_a_drafter_conforms(kits, drafter, check):
 @pytest.mark.parametrize(
     ("drafter", "check"),
     [
-        *cases(ONE_OF_EACH, SLOW | OTHERS | {"global_state_unchanged"}),
+        *cases(ONE_OF_EACH, SLOW | OTHERS | {GREEDY, "global_state_unchanged"}),
+        *cases([WITHIN], CHECKS - SLOW - OTHERS - OF_EVERY_DRAFTER - {GREEDY, "global_state_unchanged"}),
         *cases(OTHER_TARGET, OF_EXACTNESS),
         *cases(VARIANTS, OF_EXACTNESS | {"trees_respected", "rows_independent"}),
     ],
@@ -155,5 +161,5 @@ def test_a_drafter_conforms_in_other_conditions(kits, drafter, check):
 
 def test_a_drafter_of_each_plugin_conforms_by_default():
     assert {plugin_of(name) for name, _ in ONE_OF_EACH} == {plugin_of(name) for name in DRAFTERS}
-    assert set(DIFFERENT) <= set(ONE_OF_EACH)
+    assert {*DIFFERENT, *READS_STATES, WITHIN} <= set(ONE_OF_EACH)
     assert CHECKS >= OF_EVERY_DRAFTER | OF_EXACTNESS | SLOW
