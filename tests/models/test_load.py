@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -34,6 +35,25 @@ def test_a_folder_loads_from_safetensors(folder, name):
     assert not loaded.model.training
     info = loaded.info(folder)
     assert (info.vocab_size, info.folder, info.encoder_decoder) == (40, folder, name == "t5")
+
+
+@pytest.mark.parametrize(("kind", "ids"), [("ByT5Tokenizer", [100, 1]), ("LlamaTokenizer", None)])
+def test_a_tokenizer_without_files_is_one_if_its_kind_needs_none(tmp_path, kind, ids):
+    tiny_model("t5").save_pretrained(tmp_path)
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": kind}))
+    tokenizer, _ = load_vocabulary(tmp_path)
+    assert ids == (tokenizer and tokenizer("a")["input_ids"])
+
+
+def test_the_vocabulary_of_a_tokenizer_may_have_any_name(tmp_path, monkeypatch):
+    """As in mBART-50 and XGLM, which transformers reads with a package of its own."""
+    tiny_model("t5").save_pretrained(tmp_path)
+    (tmp_path / "tokenizer_config.json").write_text("{}")
+    (tmp_path / "sentencepiece.bpe.model").touch()
+    files = {"vocab_file": "sentencepiece.bpe.model"}
+    read = SimpleNamespace(vocab_files_names=files)
+    monkeypatch.setattr("specdec_core.models.load.locate.AutoTokenizer.from_pretrained", lambda *_, **__: read)
+    assert load_vocabulary(tmp_path)[0] is read
 
 
 @pytest.mark.parametrize("family", MULTIMODAL)

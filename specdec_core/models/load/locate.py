@@ -94,11 +94,13 @@ def read_tokenizer(location: str, options: Mapping[str, Any], subfolder: str | N
     if Path(location).is_dir():
         around = [] if subfolder is None else [Path(location).parents[len(Path(subfolder).parts) - 1]]
         for folder in (Path(location), *around):
-            if any((folder / name).is_file() for name in TOKENIZER_FILES):
-                return _load_tokenizer(str(folder), options)
-        # A model without a tokenizer decodes token ids. For some families, AutoTokenizer would return an empty
-        # one.
-        return None
+            known = any((folder / name).is_file() for name in TOKENIZER_FILES)
+            if known or (folder / "tokenizer_config.json").is_file():
+                tokenizer = _load_tokenizer(str(folder), options)
+                files = tokenizer.vocab_files_names.values()  # ByT5 has none; without its own, others are empty
+                if known or not files or any((folder / name).is_file() for name in files):
+                    return tokenizer
+        return None  # a model without a tokenizer decodes token ids
     try:
         return _load_tokenizer(location, options)
     except ModelError:
