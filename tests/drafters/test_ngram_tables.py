@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import math
 from pathlib import Path
 
@@ -122,6 +123,7 @@ def broken(old, new):
         (broken("-0.9\t2", "-0.9\t5"), "13: expected token ids below 5, .* 5 is not.*another vocabulary"),
         (broken("-0.9\t2", "-0.9\t1"), "13: this n-gram stands in line 12 already"),
         (broken("-0.05\t<s> 0 1", "-0.05\t2 0 1"), ":23: expected the context '2 0' among the 2-grams"),
+        (broken("-0.02\t0 1 2", "-0.02\t0 1 4"), ":24: expected the word '4' among the 1-grams"),
         (
             b"mmap lm http://kheafield.com/code format version 5\n\x00",
             "is a KenLM binary; give it as 'kenlm', or the ARPA file",
@@ -149,6 +151,17 @@ def test_blank_lines_and_odd_blanks_within_a_section(write):
     assert text != HAND_MADE
     for found, level in zip(read_arpa(write(text), 5).levels, read_arpa(write(HAND_MADE), 5).levels, strict=True):
         np.testing.assert_array_equal(found.log_probability, level.log_probability)
+
+
+@pytest.mark.parametrize("lines_at_once", [1, 1000])
+def test_forms_in_which_others_write_the_same(write, lines_at_once, monkeypatch):
+    monkeypatch.setattr(arpa, "LINES_AT_ONCE", lines_at_once)
+    other = HAND_MADE.strip().replace("<unk>", "<UNK>").replace("-99\t<s>", "-inf\t<s>")
+    packed = gzip.compress(b"\xef\xbb\xbf" + other.encode())
+    found, expected = read_arpa(write(packed, "m.arpa.gz"), 5), read_arpa(write(HAND_MADE), 5)
+    for context in ([0, 0, 1], [2, 2, 3], [0]):
+        own, same = found.row(found.context(context)), expected.row(expected.context(context))
+        np.testing.assert_allclose(np.exp(own), np.exp(same), atol=1e-6)
 
 
 def test_a_file_without_unk_gives_unlisted_ids_next_to_nothing(write):

@@ -6,10 +6,12 @@ References:
 
 from __future__ import annotations
 
+import gzip
 import math
 import re
+from codecs import BOM_UTF8
 from itertools import chain, islice
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, NoReturn, cast
 
 import numpy as np
 
@@ -20,7 +22,7 @@ from specdec_drafters.ngram.backoff_tables import SPECIAL_WORDS, Level, NgramTab
 from specdec_drafters.settings import MAX_ORDER
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Sequence
     from pathlib import Path
 
     from numpy.typing import NDArray
@@ -35,8 +37,8 @@ COUNT = re.compile(r"\s*[0-9]{1,15}\s*")
 # Far beyond the -99 and -100 that SRILM and KenLM write for no probability at all. What is larger ends as infinity
 # or NaN in float32, or leaves nothing of the numbers that it is added to.
 MAX_LOG10 = 1000.0
-# What KenLM scores an unlisted word with when the file has no `<unk>`.
-MISSING_UNKNOWN_LOG10 = -100.0
+# What KenLM scores an unlisted word with when the file has no `<unk>`; here also what a file writes as `-inf`.
+NEXT_TO_NOTHING_LOG10 = -100.0
 LINES_AT_ONCE = 1 << 14
 
 
@@ -44,7 +46,8 @@ def read_arpa(path: Path, vocab_size: int, order: int | None = None) -> NgramTab
     """Return the n-grams of an ARPA file, up to `order` or all of them.
 
     Args:
-        path: The file. Its words are token ids in decimal, `<s>`, `</s>` and `<unk>`.
+        path: The file, which may be packed by gzip. Its words are token ids in decimal, `<s>`, `</s>` and `<unk>`,
+            also written `<UNK>`.
         vocab_size: V of the target; an id at or above it means that the file is over another vocabulary.
         order: The longest n-grams wanted.
 
@@ -75,12 +78,11 @@ class _ArpaReader:
         self._path = path
         self._vocab_size = vocab_size
         self._special = {word: vocab_size + index for index, word in enumerate(SPECIAL_WORDS)}
-        self._ids = {name.encode(): id_ for id_, name in enumerate([*map(str, range(vocab_size)), *SPECIAL_WORDS])}
-        try:
-            self._file = path.open("rb")
-        except OSError as error:
-            raise ConfigError(f"cannot read the ARPA file {path}: {error.strerror}.") from error
-        self._lines: Iterator[bytes] = iter(self._file)
+        self._special["<UNK>"] = self._special["<unk>"]
+        self._ids = {str(id_).encode(): id_ for id_ in range(vocab_size)}
+        self._ids |= {word.encode(): id_ for word, id_ in self._special.items()}
+        self._file = gzip.open(path) if path.suffix == ".gz" else path.open("rb")  # noqa: SIM115 (see __exit__)
+        self._lines = iter(cast("Iterable[bytes]", self._file))
         self._number = 0
         self._line = ""
 
@@ -103,7 +105,7 @@ class _ArpaReader:
                     f"{self._path} is a KenLM binary; give it as 'kenlm', or the ARPA file that it was made from."
                 )
             try:
-                self._line = line.decode().strip()
+                self._line = line.removeprefix(BOM_UTF8).decode().strip()
             except UnicodeDecodeError as error:
                 raise ConfigError(f"{self._path}:{self._number}: not a text file in UTF-8.") from error
             if self._line:
@@ -135,7 +137,7 @@ class _ArpaReader:
         self._refuse_repeats(listed.astype(np.int64), numbers)
         width = len(self.known)
         self.known[listed] = True
-        probability = np.full(width, MISSING_UNKNOWN_LOG10 * LN_10, dtype=np.float32)
+        probability = np.full(width, NEXT_TO_NOTHING_LOG10 * LN_10, dtype=np.float32)
         backoff = np.zeros(width, dtype=np.float32)
         probability[listed], backoff[listed] = log_p, log_backoff
         unlisted = ~self.known
@@ -155,6 +157,10 @@ class _ArpaReader:
         if len(missing):
             context = " ".join(self._name(word) for word in words[missing[0], :-1])
             self._fail(f"the context '{context}' among the {order - 1}-grams", int(numbers[missing[0]]))
+        unknown = np.flatnonzero(~self.known[words[:, -1]])
+        if len(unknown):
+            word = self._name(words[unknown[0], -1])
+            self._fail(f"the word '{word}' among the 1-grams", int(numbers[unknown[0]]))
         self._refuse_repeats(contexts * width + words[:, -1], numbers)
         return build_level(contexts, words[:, -1], log_p, log_backoff, len(levels[-1].words))
 
@@ -221,6 +227,7 @@ class _ArpaReader:
             scores[:, 0] = list(map(float, fields[0]))
             if len(fields) == order + 2:
                 scores[:, 1] = list(map(float, fields[-1]))
+            scores[np.isneginf(scores)] = NEXT_TO_NOTHING_LOG10
             words = np.empty((count, order), dtype=np.int32)
             for index in range(order):
                 words[:, index] = list(map(self._ids.__getitem__, fields[index + 1]))
@@ -251,6 +258,7 @@ class _ArpaReader:
     def _number_of(self, field: str, what: str) -> float:
         try:
             number = float(field)
+            number = NEXT_TO_NOTHING_LOG10 if number == -math.inf else number
         except ValueError:
             number = math.nan
         if not abs(number) <= MAX_LOG10:  # NaN included
