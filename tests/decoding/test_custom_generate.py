@@ -7,7 +7,6 @@ from collections import Counter
 
 import pytest
 import torch
-import transformers
 from transformers import (
     LogitsProcessor,
     StoppingCriteria,
@@ -17,13 +16,14 @@ from transformers import (
 from specdec_core import generate_with
 from specdec_core.decoding import Metrics
 from specdec_core.decoding.custom_generate import function as custom_generate
-from specdec_core.interface import ConfigError, ModelError, TokenTree
+from specdec_core.interface import ConfigError, TokenTree
 from specdec_core.interface.settings import SamplingSettings
 from specdec_core.models import load_model, wrap_model
-from specdec_core.testing.harness.tiny_target import IDS, random_model, uncached_logits
+from specdec_core.testing.harness.tiny_target import uncached_logits
 from tests.generation.families import build
+from tests.generation.shapes import Recorder
 from tests.lossless import EOS, VOCAB, p_value
-from tests.tiny import BOTH_SIDES, FAMILIES, tiny_model
+from tests.tiny import FAMILIES, tiny_model
 from tests.toys import CountingDrafter, Gamma, TableDrafter
 
 ROWS = [[0, 0, 3, 4, 5], [9, 8, 7, 6, 5], [0, 7, 8, 30, 2]]
@@ -41,19 +41,6 @@ def batch(model, rows=ROWS, mask=MASK):
     if model.config.is_encoder_decoder:
         ids, mask = ids.flip(1), mask.flip(1)
     return {"input_ids": ids, "attention_mask": mask}
-
-
-class Recorder:
-    """A streamer that keeps what it gets."""
-
-    def __init__(self):
-        self.got = []
-
-    def put(self, value):
-        self.got.append(value.tolist())
-
-    def end(self):
-        self.got.append("end")
 
 
 class MostlyRight(CountingDrafter):
@@ -409,22 +396,6 @@ def test_an_encoder_may_have_its_padding_on_the_left_and_rows_of_their_own(monke
     assert model.generate(custom_generate=function, **settings).tolist() == expected
 
 
-def test_a_padded_row_of_a_decoder_without_positions_gets_the_tokens_of_the_row_alone():
-    # Plain `generate` counts the positions of its padding, so that its tokens differ.
-    config = transformers.PegasusConfig(d_model=32, **BOTH_SIDES, **IDS, vocab_size=40, max_position_embeddings=64)
-    model = random_model(config, kind=transformers.PegasusForCausalLM)
-    settings = {"max_new_tokens": 10, "do_sample": False, "eos_token_id": None, "pad_token_id": 0}
-    function = generate_with(drafter=TableDrafter(40), gamma=Gamma(2, 0, 3), strict=True)
-    rows = model.generate(**batch(model), **settings, custom_generate=function)[:, 5:].tolist()
-    alone = [
-        model.generate(torch.tensor([row[mask.index(1) :]]), **settings)[0, -10:].tolist()
-        for row, mask in zip(ROWS, MASK, strict=True)
-    ]
-    assert rows == alone
-    assert rows[1] == model.generate(**batch(model), **settings)[1, 5:].tolist()
-    assert rows != model.generate(**batch(model), **settings)[:, 5:].tolist()
-
-
 def test_a_drafter_sees_the_source_of_each_row():
     model = tiny_model("t5")
     seen = []
@@ -555,29 +526,6 @@ def test_a_multimodal_model_takes_text_and_no_image(kind):
         ConfigError, match="generate_with: pixel_values was given, which is not supported: prompts"
     ):
         model.generate(torch.tensor([[39, 39, 39, 39, 5]]), custom_generate=function, **given)
-
-
-@pytest.mark.parametrize("call", [{}, {"decoder_start_token_id": 5}, {"decoder_input_ids": [[5, 6]] * 3}])
-@pytest.mark.parametrize("bos", [0, None])
-def test_a_config_may_leave_the_first_token_to_the_call(bos, call):
-    ids = {**IDS, "vocab_size": 40, "bos_token_id": bos, "decoder_start_token_id": None}
-    model = random_model(
-        transformers.MBartConfig(d_model=32, forced_eos_token_id=None, **BOTH_SIDES, **ids),
-        kind=transformers.MBartForConditionalGeneration,
-    )
-    call = {name: torch.tensor(value) if name.endswith("ids") else value for name, value in call.items()}
-    settings = {**batch(model), "max_new_tokens": 8, "do_sample": False, **call}
-    function = generate_with(drafter=TableDrafter(40), gamma=Gamma(2, 0, 3), strict=True)
-    if bos is None and "decoder_start_token_id" not in call:
-        with pytest.raises(ValueError, match="bos_token_id"):  # of transformers, with and without us
-            model.generate(**settings, custom_generate=function)
-        with pytest.raises(ModelError, match="neither decoder_start_token_id nor bos_token_id"):
-            wrap_model(model)
-        return
-    expected = model.generate(**settings).tolist()
-    assert model.generate(**settings, custom_generate=function).tolist() == expected
-    if bos is not None:
-        assert wrap_model(model).start_id == bos
 
 
 # --- libraries on top

@@ -130,6 +130,18 @@ def commit(
     session.commit(Outcome(proposal.lengths, tuple(kept), committed, finished))
 
 
+def commit_paths(session: DraftSession, tokens: Sequence[list[int]], proposal: Proposal, shape: TokenTree) -> None:
+    """Accept a path of each of three rows' trees and the token 20, as the core would."""
+    paths = ((1, 2, 4), (0,), ())
+    drafted = proposal.tokens.tolist()
+    new = tuple((*(row[node] for node in path), 20) for row, path in zip(drafted, paths, strict=True))
+    for row, more in zip(tokens, new, strict=True):
+        row += more
+    parents = tuple(shape.parents[:count] for count in proposal.lengths)
+    accepted = tuple(map(len, paths))
+    session.commit(Outcome(proposal.lengths, accepted, new, (False,) * 3, parents=parents, paths=paths))
+
+
 def assert_as_fresh(
     drafter: Drafter, info: SessionInfo, session: DraftSession, tokens: Sequence[list[int]]
 ) -> None:

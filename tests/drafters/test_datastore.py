@@ -55,15 +55,6 @@ def test_a_tree_has_the_most_frequent_continuations(drafter_with):
     assert proposal.parents[0].tolist() == [-1, 0, -1, 0]
 
 
-def test_it_keeps_nothing_of_requests(drafter_with):
-    drafter = drafter_with("1 2 3")
-    session = drafter.open(info_for(1, V))
-    session.propose(request_for([[7, 8, 9]], [4]))
-    session.close()
-    assert draft(drafter, [7, 8], 4) == []
-    assert not getattr(drafter, "remembers", False)
-
-
 def test_a_text_is_read_in_the_tokens_of_the_target(word_tokenizer, tmp_path):
     (tmp_path / "text").write_text("a b c d\n", encoding="utf-8")
     target = TargetInfo(9, tokenizer=word_tokenizer, folder=tmp_path)

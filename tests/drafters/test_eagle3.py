@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from specdec_core.decoding import Decoder
-from specdec_core.interface import ModelError, Outcome, TokenTree
+from specdec_core.interface import ModelError, TokenTree
 from specdec_core.interface.settings import GenerationSettings
 from specdec_core.models import load_model
 from specdec_core.registry import shipped_file
@@ -24,7 +24,7 @@ from specdec_drafters.mtp import MtpDrafter, read_mtp
 from specdec_drafters.settings import ChainConfig, Eagle3Config
 from tests.catalogue import write_random_eagle3, write_random_mtp
 from tests.drafters.speculator_heads import CASES, DATA, PROMPTS, Bench, D, V, changed, check_logits, target_for
-from tests.drafters.support import commit, info_for, rows_of
+from tests.drafters.support import commit, commit_paths, info_for, rows_of
 from tests.toys import Gamma
 
 HEADS = DATA / "eagle3"
@@ -81,15 +81,7 @@ def test_every_node_of_a_tree_reads_its_own_path(bench):
             if shape.parents.index(shape.parents[node]) == node:
                 expected = bench.q(tokens[row], path)
                 torch.testing.assert_close(proposal.q.probabilities[row, node], expected, atol=1e-5, rtol=1e-3)
-    paths = ((1, 2, 4), (0,), ())
-    new = tuple(
-        (*(row[node] for node in path), 20) for row, path in zip(proposal.tokens.tolist(), paths, strict=True)
-    )
-    for row, more in zip(tokens, new, strict=True):
-        row += more
-    parents = tuple(shape.parents[:count] for count in budget)
-    accepted = tuple(map(len, paths))
-    session.commit(Outcome(budget, accepted, new, (False,) * 3, parents=parents, paths=paths))
+    commit_paths(session, tokens, proposal, shape)
     bench.check(session, tokens)
 
 

@@ -9,13 +9,13 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from specdec_core.decoding import Decoder
-from specdec_core.interface import ModelError, Outcome, TokenTree
+from specdec_core.interface import ModelError, TokenTree
 from specdec_drafters.eagle3.checkpoint import read_eagle3
 from specdec_drafters.eagle3.drafter import Eagle3Drafter
 from specdec_drafters.settings import Eagle3Config
 from tests.catalogue import write_random_eagle3
 from tests.drafters.speculator_heads import CASES, DATA, PROMPTS, Bench, V, target_for
-from tests.drafters.support import commit
+from tests.drafters.support import commit, commit_paths
 from tests.toys import Gamma
 
 MASK = V - 1
@@ -104,15 +104,7 @@ def test_all_nodes_at_a_depth_come_from_one_mask_and_none_stays(bench):
             if node < count:
                 drawn = proposal.q.probabilities[row, node]
                 torch.testing.assert_close(drawn, q[depth], atol=1e-5, rtol=1e-3)
-    paths = ((1, 2, 4), (0,), ())
-    new = tuple(
-        (*(row[node] for node in path), 20) for row, path in zip(proposal.tokens.tolist(), paths, strict=True)
-    )
-    for row, more in zip(tokens, new, strict=True):
-        row += more
-    parents = tuple(shape.parents[:count] for count in budget)
-    accepted = tuple(map(len, paths))
-    session.commit(Outcome(budget, accepted, new, (False,) * 3, parents=parents, paths=paths))
+    commit_paths(session, tokens, proposal, shape)
     bench.check(session, tokens)
 
 

@@ -163,10 +163,6 @@ def test_the_cost_is_the_share_of_the_weights_that_are_read():
     trained = cost_share(exit_after(target, 3, torch.eye(size)), target)
     assert trained == (3 * layer + head + size + size**2) / whole
 
-    untied = wrap_model(tiny_model("llama", V, tie_word_embeddings=False, num_hidden_layers=2))
-    read = sum(weight.numel() for weight in untied.model.parameters()) - V * untied.features.hidden_size
-    layer = sum(weight.numel() for weight in untied.model.model.layers[1].parameters())
-    assert cost_share(exit_after(untied, 1), untied) == (read - layer) / read
     t5 = target_of("t5", 2)
     decoder = {id(w): w.numel() for w in (*t5.model.decoder.parameters(), *t5.model.lm_head.parameters())}
     if t5.model.lm_head.weight is not t5.model.shared.weight:

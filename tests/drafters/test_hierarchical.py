@@ -11,13 +11,7 @@ from specdec_core import default_registry
 from specdec_core.decoding import Decoder
 from specdec_core.interface import (
     BestFirstTree,
-    DeterministicDrafter,
-    DraftSession,
-    Outcome,
     PluginConfig,
-    Proposal,
-    SessionInfo,
-    TargetInfo,
     TokenTree,
 )
 from specdec_core.interface.errors import ConfigError
@@ -193,50 +187,6 @@ def test_a_draft_ends_where_the_middle_model_has_no_position_left(target, folder
     assert result.metrics.drafted > 0
 
 
-class Spy(DeterministicDrafter):
-    """Remembers what it is told; guesses nothing that is kept."""
-
-    def __init__(self, vocab):
-        super().__init__(PluginConfig(), TargetInfo(vocab_size=vocab))
-        self.tokens = []
-
-    def draft(self, tokens, budget):
-        return [tokens[-1]] * budget
-
-    def open(self, session: SessionInfo) -> DraftSession:
-        return _SpySession(self, super().open(session))
-
-
-class _SpySession(DraftSession):
-    def __init__(self, spy, inner):
-        self.spy, self.inner, self.tokens = spy, inner, None
-
-    def propose(self, request) -> Proposal:
-        if self.tokens is None:
-            self.tokens = [list(row) for row in request.tokens]
-        assert self.tokens == [list(row) for row in request.tokens]
-        return self.inner.propose(request)
-
-    def commit(self, outcome: Outcome) -> None:
-        if self.tokens is not None:
-            for row, new in zip(self.tokens, outcome.committed, strict=True):
-                row.extend(new)
-
-    def rollback(self, lengths) -> None:
-        if self.tokens is not None:
-            for row, length in zip(self.tokens, lengths, strict=True):
-                assert length <= len(row)
-                del row[length:]
-
-
-@pytest.mark.parametrize("gammas", [(4,), (0, 3, 1)])
-def test_the_level_below_is_told_all_that_was_kept_and_taken_back(target, folder, gammas):
-    drafter = hierarchy(target, folder / "middle", Spy(VOCAB), Gamma(2))
-    decoder = Decoder(target, drafter, gamma=Gamma(*gammas), strict=True)
-    result = decoder.generate(PROMPTS, GenerationSettings(max_new_tokens=30, ignore_eos=True))
-    assert result.metrics.rejected > 5
-
-
 @pytest.mark.parametrize(
     "below",
     [
@@ -292,16 +242,9 @@ def test_a_drafter_made_of_the_target_is_the_middle_model(target, middle, device
     assert doubled_p_value(decoder, expected, 3000, prompt=(2, 2), length=4) > 1e-4
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({}, "give the middle model: either 'model', or 'middle'"),
-        ({"model": "m", "middle": PluginConfig()}, "give the middle model: either 'model', or 'middle'"),
-        ({"middle": PluginConfig(), "dtype": "bfloat16"}, "'middle' brings its model along; remove 'dtype'"),
-    ],
-)
-def test_there_is_one_middle_model(settings, message):
-    with pytest.raises(ValidationError, match=message):
+@pytest.mark.parametrize("settings", [{}, {"model": "m", "middle": PluginConfig()}])
+def test_there_is_one_middle_model(settings):
+    with pytest.raises(ValidationError, match="give the middle model: either 'model', or 'middle'"):
         HierarchicalConfig(drafter=PluginConfig(), gamma=PluginConfig(), **settings)
 
 
@@ -309,15 +252,3 @@ def test_a_middle_without_a_model_is_refused(target):
     config = HierarchicalConfig(middle=TableDrafter(VOCAB), drafter=PluginConfig(), gamma=PluginConfig())
     with pytest.raises(ConfigError, match="'TableDrafter' in 'middle' drafts without its own model"):
         HierarchicalDrafter(config, target.info())
-
-
-def test_a_study_with_a_middle_model_for_a_target_with_an_encoder(tmp_path):
-    study = tmp_path / "study.yaml"
-    study.write_text(
-        "target: builtin:t5-target\nprompts: [a]\nruns:\n  - gamma: 2\n    drafter:\n      name: hierarchical\n"
-        "      middle: {name: early-exit, layers: 2}\n      drafter: {name: transformer, model: builtin:drafter}\n"
-        "      gamma: 1\n"
-    )
-    said = r"study.yaml:8:43: drafter 'transformer': builtin:drafter has no encoder"
-    with pytest.raises(ConfigError, match=said):
-        load_study(study)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from specdec_core.interface import PointMass, TargetInfo
+from specdec_core.interface import TargetInfo
 from specdec_drafters.prompt_copy import PromptCopyDrafter
 from specdec_drafters.settings import PromptCopyConfig
 from tests.drafters.brute_force_search import search
@@ -25,20 +25,6 @@ def draft(tokens, budget, sources=None, **settings):
     return rows_of(session.propose(request_for([tokens], [budget])))[0]
 
 
-def test_copies_what_followed_the_last_time():
-    assert draft([1, 2, 3, 4, 9, 1, 2], 3) == [3, 4, 9]
-
-
-def test_matches_shorter_than_asked_draft_nothing():
-    assert draft([1, 2, 3, 1], 4) == []
-    assert draft([1, 2, 3, 1], 2, min_match=1) == [2, 3]
-
-
-@pytest.mark.parametrize("tokens", [[], [3], [3, 3], [1, 2, 3]])
-def test_nothing_to_copy(tokens):
-    assert draft(tokens, 4) == []
-
-
 def test_budget_and_max_tokens_are_kept():
     tokens = [1, 2, 3, 4, 5, 1, 2]
     assert draft(tokens, 0) == []
@@ -52,14 +38,6 @@ def test_the_source_is_copied_from():
     # The longer match wins, whichever of the two it is in; of equal ones the output's.
     assert draft([11, 12, 21, 9, 11, 12], 1, [source]) == [21]
     assert draft([11, 12, 21, 9, 10, 11, 12], 1, [[10, 11, 12, 13]]) == [13]
-
-
-def test_q_is_a_point_mass_and_rows_are_independent():
-    tokens = [[1, 2, 3, 1, 2], [4], [7, 8, 9, 7, 8]]
-    session = drafter_with().open(info_for(3, V))
-    proposal = session.propose(request_for(tokens, [2, 2, 1]))
-    assert isinstance(proposal.q, PointMass)
-    assert rows_of(proposal) == [[3, 1], [], [9]]
 
 
 texts = st.lists(st.integers(0, 2), max_size=20)

@@ -110,15 +110,6 @@ def test_the_end_of_a_decoded_text_is_learnt():
         assert draft([V, *whole[:end]], 1, drafter) == draft([V, *whole[:end]], 1, alone)
 
 
-def test_reset_forgets_earlier_requests():
-    drafter = drafter_with()
-    serve(drafter, [1, 2, 3])
-    drafter.reset()
-    assert draft([1, 2], 2, drafter) == []
-    serve(drafter, [1, 2, 4])
-    assert draft([1, 2], 1, drafter) == [4]
-
-
 @pytest.mark.parametrize("most", [1, 2, 7, 40, 100])
 def test_at_most_so_many_requests_are_kept_and_the_oldest_are_dropped_first(most):
     drafter = drafter_with(max_cached_requests=most)

@@ -98,15 +98,11 @@ def test_the_targets_own_samples(tmp_path, monkeypatch):
 
 def test_sources_go_with_an_encoder(tmp_path):
     tiny_model("t5").save_pretrained(tmp_path / "t5")
-    sources = tmp_path / "sources.jsonl"
-    sources.write_text("")
     settings = {"samples": 5, "output": tmp_path / "m.arpa"}
     with pytest.raises(ConfigError, match="has an encoder: give --sources, a JSONL file"):
         train(target=str(tmp_path / "t5"), **settings)
-    with pytest.raises(ConfigError, match=r"sources\.jsonl is empty; give a file with one source per line"):
-        train(target=str(tmp_path / "t5"), sources=sources, **settings)
     with pytest.raises(ConfigError, match="has no encoder to read --sources"):
-        train(sources=sources, **settings)
+        train(sources=tmp_path / "sources.jsonl", **settings)
     assert not (tmp_path / "m.arpa").exists()
 
 

@@ -71,15 +71,6 @@ def test_what_is_learnt_is_as_good_as_the_best_fixed_threshold(c, acceptance, co
         assert speed(threshold=begun, learn=True, c=c) > 0.9 * best
 
 
-def test_what_is_learnt_beats_a_bad_threshold():
-    def speed(learn):
-        settings = {"threshold": 0.1} | ({"learn": True, "c": 0.2} if learn else {})
-        chance = {"confidence": CONFIDENCE["mostly sure"], "seed": 1}
-        return decode(opened(**settings), 300, ACCEPTANCE["overconfident"], **chance).tokens_per_time(0.2)
-
-    assert speed(learn=True) > 1.5 * speed(learn=False)
-
-
 def test_where_confidence_says_nothing_drafts_end_by_their_length():
     # alpha = 0.7 at c = 0.05: behind n tokens a further one pays while 0.7^(n + 1) > 0.05 S, so up to some 6
     # tokens.

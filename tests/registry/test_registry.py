@@ -8,7 +8,6 @@ from specdec_core import DrafterConfig, PluginConfig, PluginSpec, TargetInfo
 from specdec_core.interface import PluginError
 from specdec_core.registry import Registry, check_requirements
 from specdec_core.registry.cli_fields import cli_fields
-from specdec_core.study import study_schema
 
 ONE = """
     from specdec_core import DrafterConfig, PluginSpec, hookimpl
@@ -267,13 +266,6 @@ def test_a_trainer_whose_settings_are_not_flat_is_broken(site, field, reason):
     assert state == "broken"
     assert "specdec_trainers() returns 'fit', whose setting" in said
     assert reason in said
-
-
-def test_a_study_does_not_know_trainers(toys):
-    toys.install("dist-a", "fit_plugin", TRAINERS.format(base="TrainerConfig", field="pass"))
-    registry = Registry()
-    assert registry.names("trainer") == ["fit"]
-    assert "fit" not in str(study_schema(registry))
 
 
 class Flat(BaseModel):

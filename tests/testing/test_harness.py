@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import random
 from collections import Counter
 
@@ -15,7 +14,7 @@ from specdec_core.interface.settings import SamplingSettings
 from specdec_core.testing import CheckFailure
 from specdec_core.testing.harness import enumeration
 from specdec_core.testing.harness.enumeration import continuations, require_distribution
-from specdec_core.testing.harness.state import changed_globals, frozen_heap, global_state, restored_globals
+from specdec_core.testing.harness.state import changed_globals, global_state, restored_globals
 from specdec_core.testing.harness.statistics import chi_square, farthest, p_of_groups, p_of_sequences
 from specdec_core.testing.harness.tiny_target import (
     EOS,
@@ -149,17 +148,3 @@ def test_global_state_is_restored():
             "torch's default dtype",
         }
     assert changed_globals(before) == []
-
-
-@pytest.mark.slow
-def test_what_the_process_has_frozen_stays_frozen():
-    gc.freeze()
-    frozen = gc.get_freeze_count()
-    with frozen_heap():
-        pass
-    assert gc.get_freeze_count() >= frozen - 100  # some have died
-    gc.unfreeze()
-    with frozen_heap():
-        assert gc.get_freeze_count()
-    assert not gc.get_freeze_count()
-    gc.freeze()

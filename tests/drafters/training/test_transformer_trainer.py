@@ -11,14 +11,14 @@ from pydantic import ValidationError
 from safetensors.torch import load_file
 
 from specdec_core.decoding import Decoder
-from specdec_core.interface import ConfigError, ModelError
+from specdec_core.interface import ConfigError
 from specdec_core.interface.controllers import FixedGamma, FixedGammaConfig
 from specdec_core.interface.settings import GenerationSettings
 from specdec_core.models import load_model
 from specdec_drafters.settings import TransformerConfig, TransformerTrainerConfig
 from specdec_drafters.training.loop import TrainingFolder, train
 from specdec_drafters.training.losses import TV_SCALE, overlap
-from specdec_drafters.training.rows import Batches, autocast_dtype, pad_rows, row_logits
+from specdec_drafters.training.rows import Batches, pad_rows, row_logits
 from specdec_drafters.training.sources import TrainingData
 from specdec_drafters.transformer import Distillation, TransformerDrafter, TransformerTrainer, new_model
 from tests.drafters.training.support import Recorder
@@ -170,14 +170,6 @@ def test_padding_and_prompts_change_no_logits(targets, family, given):
     torch.testing.assert_close(found, torch.cat(alone), atol=1e-4, rtol=1e-4)
 
 
-def test_a_decoder_only_drafter_for_a_target_with_an_encoder_is_refused(config_for, models, tmp_path):
-    config = config_for(
-        "t5", model=str(models("llama")), layers=None, width=None, heads=None, output=tmp_path / "o", samples=200
-    )
-    with pytest.raises(ModelError, match="has no encoder, so it cannot read the source"):
-        TransformerTrainer(config).train(Recorder())
-
-
 def begun_with(model, output, **changes):
     return {"model": str(model), "layers": None, "width": None, "heads": None, "output": output, **changes}
 
@@ -260,12 +252,6 @@ def test_a_new_model_numbers_its_tokens_and_begins_and_ends_as_the_target(target
     assert all(map(torch.equal, new.model.parameters(), again.model.parameters()))
     other = new_model(target, 2, 32, 2, seed=1)
     assert not all(map(torch.equal, new.model.parameters(), other.model.parameters()))
-
-
-def test_the_matrix_format_can_be_chosen():
-    assert autocast_dtype("bfloat16", torch.device("cpu")) == torch.bfloat16
-    assert autocast_dtype("float32", torch.device("cpu")) == torch.float32
-    assert autocast_dtype("auto", torch.device("cpu")) in (torch.float32, torch.bfloat16)
 
 
 def test_parts_of_a_batch_add_up_to_its_gradient(config_for, targets, materials, monkeypatch):
