@@ -17,6 +17,17 @@ _MAX_NAMES = 100
 """Maximum number of available names that a message lists."""
 _MAX_MESSAGE = 8_000
 """Maximum number of characters of a message."""
+_MODEL, _GAMMA = "`drafter: {name: transformer, model: ...}`", "`gamma`"
+_ELSEWHERE = {
+    "draft_model": _MODEL,
+    "assistant_model": _MODEL,
+    "num_speculative_tokens": _GAMMA,
+    "num_assistant_tokens": _GAMMA,
+    "prompt_lookup_num_tokens": "`drafter: prompt-copy`, with `gamma`",
+    "prompt_lookup_max": "`max_match` of the drafter prompt-copy",
+    "prompt_lookup_min": "`min_match` of the drafter prompt-copy",
+}
+"""What settings of transformers and vLLM are called here."""
 
 
 class SpecdecError(Exception):
@@ -94,6 +105,7 @@ def unknown_name(what: str, given: str, available: Iterable[str], hint: str = ""
         hint: What to say instead of near misses, where the mistake is known.
     """
     names = sorted(available)
+    hint = hint or (f"Here it is {_ELSEWHERE[given]}." if given in _ELSEWHERE else "")
     hint = f" {hint}" if hint else did_you_mean(given, names)
     given = shortened(given)
     more = f" and {len(names) - _MAX_NAMES:,} more" if len(names) > _MAX_NAMES else ""

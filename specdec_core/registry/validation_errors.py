@@ -85,9 +85,11 @@ def _message(item: Any, path: Keys, around: Keys, plugin: str | None, form: Form
         least, actual = context["min_length"], context["actual_length"]
         entries = "entry" if least == 1 else "entries"
         return f"{named}expected at least {least} {entries}; given {actual or 'an empty list'}."
+    one_of_several = form == "yaml" and isinstance(given, list) and (kind == "plugin" or kind.endswith("_type"))
+    several = " To compare several values, list them in the `grid` of a run or task." if one_of_several else ""
     if kind in {"plugin", "value_error"}:
-        return f"{named}{reason}"
-    return f"{named}{reason[0].lower()}{reason[1:]}; given {_short(given, form)}."
+        return f"{named}{reason}{several}"
+    return f"{named}{reason[0].lower()}{reason[1:]}; given {_short(given, form)}.{several}"
 
 
 def _with_key(plugin: str, key: str, form: Form) -> str:
@@ -117,6 +119,8 @@ def _without_tags(loc: Sequence[str | int], data: Any, *, names_key: bool) -> tu
     for index, part in enumerate(loc):
         if not isinstance(node, (dict, list)):
             return tuple(path), False
+        if isinstance(node, list) and isinstance(part, str):
+            continue  # a list stands for a mapping with one key
         last = names_key and index == len(loc) - 1
         if isinstance(node, dict) and part not in node and node.get("name") == part and not last:
             continue

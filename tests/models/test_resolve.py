@@ -49,6 +49,9 @@ def test_the_folder_of_a_model(tmp_path):
     assert has_encoder("builtin:target") is has_encoder("builtin:drafter") is False
     with pytest.raises(ModelError, match="unknown model 'builtin:targte'"):
         model_folder("builtin:targte")
+    for impossible in ("owner name/model", "owner/a--b", "a" * 97):
+        with pytest.raises(ModelError, match=f"^{impossible}: no such folder"):
+            model_folder(impossible, tmp_path)
 
 
 @pytest.mark.parametrize("name", ["bg", "models/bg"])

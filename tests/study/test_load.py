@@ -149,6 +149,19 @@ def test_what_is_wrong_has_line_and_column(problems, old, new, message):
     assert any(line.startswith(message) for line in found), found
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "hint"),
+    [
+        ("gamma: 2", "gamma: [2, 4]", "`grid`"),
+        ("drafter: echo", "drafter: {name: echo, token: [1, 2]}", "`grid`"),
+        ("gamma: 2", "num_speculative_tokens: 2", "`gamma`"),
+        ("drafter: echo", "assistant_model: big", "`drafter: {name: transformer"),
+    ],
+)
+def test_what_other_tools_write_has_a_hint(problems, old, new, hint):
+    assert any(hint in line for line in problems(GOOD.replace(old, new, 1)))
+
+
 def test_all_that_is_wrong_is_said_at_once(problems):
     text = GOOD.replace("echo", "ecko").replace("gamma: 2", "gamma: -2").replace("target:", "targets:")
     assert [line.split(":")[0] for line in problems(text)] == ["1", "4", "5", "1"]

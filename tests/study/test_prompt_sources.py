@@ -346,5 +346,9 @@ def test_a_study_says_where_its_prompts_are_wrong(write, tmp_path):
     write("study.yaml", STUDY.format(prompts="{file: p.csv}"))
     with pytest.raises(ConfigError, match=r"study\.yaml:3:17: .*p\.csv:2: .*no column 'prompt'"):
         load_study(path)
+    for number in ("3", "' '"):
+        write("study.yaml", STUDY.format(prompts=f"[a, {number}]"))
+        with pytest.raises(ConfigError, match=r"study\.yaml:3:14: prompts\[1\]: "):
+            load_study(path)
     write("study.yaml", STUDY.format(prompts="{file: p.csv, column: question}"))
     assert load_study(path).tasks[0].prompts == (PromptText("2", "a"),)

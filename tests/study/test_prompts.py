@@ -190,10 +190,10 @@ def test_a_missing_file(tmp_path):
 
 
 def test_a_list_of_texts(tmp_path):
-    found = read_prompts(PromptsConfig(texts=("a", "b", " "), limit=2), tmp_path)
+    found = read_prompts(PromptsConfig(texts=("a", "b", "c"), limit=2), tmp_path)
     assert found == (PromptText("1", "a"), PromptText("2", "b"))
-    with pytest.raises(PromptError, match="prompt 3 of 3 is empty"):
-        read_prompts(PromptsConfig(texts=("a", "b", " ")), tmp_path)
+    with pytest.raises(ValidationError, match=r"texts\.2"):
+        PromptsConfig(texts=("a", "b", " "))
 
 
 def test_the_prompts_that_ship(tmp_path):

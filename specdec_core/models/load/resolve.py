@@ -31,8 +31,8 @@ def model_folder(model: str | Path, folder: Path = Path()) -> Path | None:
         folder: Base for relative paths.
 
     Raises:
-        ModelError: No installed collection has this model, or the name can only be a path and the folder does not
-            exist, or no folder can have it; or it resembles a model's folder there, and is not in the cache of
+        ModelError: No installed collection has this model; the folder does not exist, and the hub allows no such
+            name; no folder can have it; or it resembles a model's folder there, and is not in the cache of
             the hub.
     """
     if (shipped := shipped_file(model, "model", "generation_config.json", folder)) is not None:
@@ -41,14 +41,27 @@ def model_folder(model: str | Path, folder: Path = Path()) -> Path | None:
     if path.is_dir():
         return path
     # Hub names are `name` or `owner/name`; anything else is a path.
-    if path.is_file() or str(model).startswith((".", "/", "~")) or str(model).count("/") > 1:
+    is_path = path.is_file() or str(model).startswith((".", "/", "~")) or str(model).count("/") > 1
+    if not is_path and (near := near_miss(model, folder)) is not None:
+        raise ModelError(near)
+    if is_path or not _may_be_on_hub(str(model)):
         raise ModelError(
             f"{model}: no such folder ({path}). Give a folder written by save_pretrained(), a hub name "
             "such as owner/name, or builtin:target."
         )
-    if (near := near_miss(model, folder)) is not None:
-        raise ModelError(near)
     return None
+
+
+def _may_be_on_hub(name: str) -> bool:
+    """Return whether the hub allows a name."""
+    from huggingface_hub.errors import HFValidationError
+    from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]
+
+    try:
+        validate_repo_id(name)
+    except HFValidationError:
+        return False
+    return True
 
 
 def model_files(model: str, folder: Path = Path(), revision: str | None = None) -> Path:
@@ -142,13 +155,13 @@ def hub_options(
         ModelError: The hub cannot be reached, and the model is not in its cache.
     """
     from huggingface_hub import HfApi
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError
+    from huggingface_hub.errors import HfHubHTTPError
 
     if _all_cached(model, revision, subfolder, files):
         return {"local_files_only": True}
     try:
         HfApi().model_info(model, timeout=_HUB_SECONDS)
-    except (HfHubHTTPError, HFValidationError):
+    except HfHubHTTPError:
         pass  # loading it says why, at once
     except Exception as error:  # of whatever library makes the connection
         if _is_cached(model):
@@ -162,11 +175,11 @@ def hub_options(
 
 def _all_cached(model: str, revision: str | None, subfolder: str | None, files: Sequence[str]) -> bool:
     from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
+    from huggingface_hub.errors import LocalEntryNotFoundError
 
     try:
         cached = Path(snapshot_download(model, revision=revision, local_files_only=True))
-    except (LocalEntryNotFoundError, HFValidationError):
+    except LocalEntryNotFoundError:
         return False
     folder = cached / (subfolder or "")
     if files:

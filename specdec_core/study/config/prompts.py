@@ -195,7 +195,8 @@ def _content(prompt: PromptText) -> tuple[Any, ...]:
 def _read(config: PromptsConfig, folder: Path, benchmark: str | None) -> tuple[str, list[PromptText]]:
     """Return the name of the source, for messages, and its prompts."""
     if config.texts is not None:
-        return "the list of prompts", _from_list(config.texts, config)
+        order = shuffled(len(config.texts), config.shuffle)[: config.limit]
+        return "the list of prompts", [PromptText(str(n + 1), config.texts[n]) for n in order]
     if config.tokens is not None:
         order = shuffled(len(config.tokens), config.shuffle)[: config.limit]
         return "the list of tokens", [PromptText(str(n + 1), None, tokens=config.tokens[n]) for n in order]
@@ -218,11 +219,3 @@ def _file(given: str | Path, folder: Path) -> Path:
     except ModelError as error:
         raise PromptError(str(error)) from error
     return input_path(given, folder, PromptError) if shipped is None else shipped
-
-
-def _from_list(texts: Sequence[str], config: PromptsConfig) -> list[PromptText]:
-    order = shuffled(len(texts), config.shuffle)[: config.limit]
-    for index in order:
-        if not texts[index].strip():
-            raise PromptError(f"prompt {index + 1} of {len(texts)} is empty; write a text or remove it.")
-    return [PromptText(str(index + 1), texts[index]) for index in order]

@@ -46,6 +46,12 @@ class ColumnsConfig(Validated):
     """Origin of the prompt; only shown."""
 
 
+def _not_blank(text: str) -> str:
+    if not text.strip():
+        raise ValueError("this prompt is empty; write a text or remove it")
+    return text
+
+
 _TokenId = Annotated[int, Field(ge=0)]
 
 
@@ -78,7 +84,7 @@ class PromptsConfig(Validated):
         Annotated[str, AfterValidator(check_benchmark), Field(json_schema_extra={"enum": [*BENCHMARKS]})] | None
     ) = None
     """A benchmark, with its columns, template and chat."""
-    texts: tuple[str, ...] | None = None
+    texts: tuple[Annotated[str, AfterValidator(_not_blank)], ...] | None = None
     """The prompts themselves; a bare list is short for this."""
     tokens: tuple[Annotated[tuple[_TokenId, ...], Field(min_length=1)], ...] | None = None
     """The prompts as lists of the target's token ids, to which nothing is added."""
