@@ -48,17 +48,6 @@ def test_a_study_compares_with_beam_search(tmp_path, model_folder):
     assert stored["config"]["run"]["draft_beams"] == 3
 
 
-def test_results_without_beams_stay_as_they_were():
-    study = load_study({**STUDY, "generation": {"max_new_tokens": 8}, "runs": [{"drafter": "random", "gamma": 2}]})
-    assert study.tasks[0].resolved()["generation"] == {
-        "max_new_tokens": 8,
-        "stop": [],
-        "ignore_eos": False,
-        "seed": 0,
-    }
-    assert "draft_beams" not in study.runs[1].resolved()
-
-
 @pytest.mark.parametrize(
     ("changes", "run", "message"),
     [

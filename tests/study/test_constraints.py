@@ -110,8 +110,3 @@ def test_constrained_texts_are_neither_recorded_nor_replayed(tmp_path):
         record_study(study, tmp_path / "record", Watcher())
     with pytest.raises(ConfigError, match="constrained texts cannot be replayed"):
         check_replayable(generation=study.tasks[0].generation)
-
-
-def test_results_without_a_constraint_stay_as_they_were():
-    study = load_study({**STUDY, "constraint": None})
-    assert set(study.tasks[0].resolved()["generation"]) == {"max_new_tokens", "stop", "ignore_eos", "seed"}

@@ -5,9 +5,7 @@ import json
 import pytest
 
 from specdec_core.interface import ConfigError
-from specdec_core.models.load.model_requirements import unmet_requirements
-from specdec_core.registry import default_registry
-from specdec_core.study import load_study, run_model
+from specdec_core.study import load_study
 
 STUDY = """\
 target: {target}
@@ -88,20 +86,6 @@ def test_a_model_on_the_wrong_side_is_told_with_its_location(problems, target, d
 )
 def test_what_fits_or_is_not_known_is_let_through(problems, target, drafter):
     assert problems(target, drafter) == []
-
-
-def test_both_are_told_where_both_are_wrong():
-    drafter = {"name": "transformer", "model": "builtin:drafter"}
-    outer = {"name": "hierarchical", "model": "owner/name", "drafter": drafter, "gamma": 2}
-    config = (
-        run_model(default_registry())
-        .model_validate({"drafter": {"name": "chain", "drafters": [drafter, outer]}, "gamma": 1})
-        .drafter
-    )
-    found = [keys for keys, _ in unmet_requirements(default_registry(), config, encoder_decoder=True)]
-    assert found == [("drafters", 0, "model"), ("drafters", 1, "drafter", "model")]
-    assert not list(unmet_requirements(default_registry(), config))
-    assert not list(unmet_requirements(default_registry(), config, encoder_decoder=False))
 
 
 MIXED = """\

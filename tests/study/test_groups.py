@@ -131,7 +131,7 @@ def test_a_difference_is_told_apart_where_it_is_one():
 STUDY = """\
 target: {folder}
 prompts: {{file: prompts.jsonl, group: kind}}
-generation: {{max_new_tokens: 12, ignore_eos: true}}
+generation: {{max_new_tokens: 6, ignore_eos: true}}
 repeats: 3
 runs:
   - {{drafter: echo, gamma: 2}}

@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 from specdec_core.study.report.formats import number, printable, rate, share, with_spread, wrapped
-from specdec_core.study.report.layout import Column, Prose, ReportTable, Row, for_terminal
+from specdec_core.study.report.layout import Column, ReportTable, Row, for_terminal
 
 
 @pytest.mark.parametrize(
@@ -146,9 +146,3 @@ def test_a_terminal_without_unicode():
     text = shown(RUNS, 80, "ascii")
     assert text.isascii()
     assert re.search(r"name +0\.50 +- +1\.50x", text)
-
-
-def test_prose_is_wrapped_at_the_width_of_the_console():
-    console = Console(file=io.StringIO(), width=20)
-    console.print(Prose("Speed-ups of [all] runs are here."))
-    assert console.file.getvalue() == "Speed-ups of [all]\nruns are here.\n"

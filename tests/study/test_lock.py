@@ -50,9 +50,6 @@ def test_a_second_study_is_refused_before_a_model_is_loaded(study, tmp_path):
     with exclusive_lock(tmp_path / "out"), pytest.raises(StorageError, match="another study is running"):
         compare(study(STUDY), tmp_path / "out", progress=recorder)
     assert recorder.stages == []
-    compare(study(STUDY, "repeats=1"), tmp_path / "out", progress=recorder)
-    with exclusive_lock(tmp_path / "out"):
-        pass
 
 
 def test_a_folder_is_locked_until_the_results_are_written(study, tmp_path, monkeypatch):

@@ -90,12 +90,6 @@ def test_every_value_of_a_grid_is_looked_at(write):
     assert found[1].startswith("7:63: the lenience of run 'swept-lenience=0.3'")
 
 
-def test_all_that_is_wrong_is_said_at_once(write):
-    text = STUDY.replace("builtin:target", "builtin:tarjet")
-    text += "  - {drafter: random, gamma: 4, lenience: 0.5}\n  - {drafter: random, gamma: 5, lenience: 0.5}\n"
-    assert [line.partition(":")[0] for line in problems(write(text))] == ["1", "7", "8"]
-
-
 def test_a_controller_that_does_not_say_is_refused(write, toys):
     # The settings of this one derive from PluginConfig, and not from LenienceConfig.
     text = STUDY.replace("random", "echo")

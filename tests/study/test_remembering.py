@@ -19,8 +19,8 @@ STUDY = """\
 target: {folder}
 prompts: [a b c, d e, f]
 sampling: {{temperature: 0}}
-generation: {{max_new_tokens: 14, ignore_eos: true}}
-repeats: 3
+generation: {{max_new_tokens: 10, ignore_eos: true}}
+repeats: 2
 runs:
   - {{drafter: echo, gamma: 2}}
   - {{drafter: shared, gamma: 2}}
@@ -83,7 +83,7 @@ def test_results_say_who_remembers(result):
 
 def test_what_a_stopped_study_resumes_has_the_same_counts(study, result, tmp_path):
     with pytest.raises(KeyboardInterrupt):
-        run_study(study(), Recorder(stop_after=8), output=tmp_path / "out")
+        run_study(study(), Recorder(stop_after=6), output=tmp_path / "out")
     resumed = run_study(study(), Recorder(), output=tmp_path / "out")
     assert calls(resumed, "shared-2") == calls(result, "shared-2")
     assert by_name(resumed)["shared-2"].remembers

@@ -102,22 +102,20 @@ def test_settings_of_a_rule_are_checked_and_may_be_varied(write):
         assert said in problems(write(text))[0]
 
 
-RUN = {
-    "target": "builtin:target",
-    "prompts": ["import os"],
-    "generation": {"max_new_tokens": 6, "ignore_eos": True},
-    "repeats": 1,
-}
-
-
-def test_results_show_the_rule_where_one_is_set():
+def test_results_show_the_rule_where_one_is_set(model_folder):
     drafted = {"drafter": "random", "gamma": 2}
-    study = {**RUN, "runs": [drafted, {**drafted, "rule": {"name": "top-k", "k": 600}}]}
+    study = {
+        "target": str(model_folder),
+        "prompts": ["a b c"],
+        "generation": {"max_new_tokens": 6, "ignore_eos": True},
+        "repeats": 1,
+        "runs": [drafted, {**drafted, "rule": {"name": "top-k", "k": 6}}],
+    }
     shown = compare(study, progress=False)
     baseline, plain, ruled = shown.to_dicts()
     assert baseline["rule"] is plain["rule"] is None
     assert (ruled["rule"], ruled["lossless"], plain["lossless"]) == ("top-k", False, True)
-    assert ruled["config"]["run"]["rule"] == {"name": "top-k", "k": 600}
+    assert ruled["config"]["run"]["rule"] == {"name": "top-k", "k": 6}
     assert ruled["deviation"] > 0
     assert "rule" in str(shown)
     assert "acceptance rule decides" in report_page("study", shown.rows, {}, {None: ()})

@@ -9,7 +9,7 @@ from specdec_core.study import compare
 
 STUDY = """\
 target: {folder}
-generation: {{max_new_tokens: 12, ignore_eos: true}}
+generation: {{max_new_tokens: 6, ignore_eos: true}}
 repeats: auto
 timing: false
 tasks:
@@ -57,7 +57,7 @@ def written(study, tmp_path):
 
 
 def test_the_counts_are_those_of_a_timed_study(written):
-    result, _ = written("untimed")
+    result, files = written("untimed")
     timed, _ = written("timed", "timing=true", "repeats=1")
     for one, other in zip(result.rows, timed.rows, strict=True):
         assert one.repeats == (one.status != "error")
@@ -68,16 +68,11 @@ def test_the_counts_are_those_of_a_timed_study(written):
         assert one.speedup is None
         assert one.gamma_best is None
     assert all(row.seconds for row in timed.rows if row.status == "ok")
-
-
-def test_what_is_shown_has_no_speeds(written):
-    result, files = written("out")
+    failed = {"broken": "plugin-failure", "impossible": "error"}
+    assert [row.status for row in result.rows] == [failed.get(row.name, "ok") for row in result.rows]
     shown = str(result)
-    assert "block" in shown
     assert "Not timed: acceptance alone was measured." in shown
-    assert "has the most tokens per forward pass of the target" in shown
-    for word in ("tokens/s", "speed-up", "Theorem", "best"):
-        assert word not in shown
+    assert not any(word in shown for word in ("tokens/s", "speed-up", "Theorem", "best"))
     assert "tokens per second" not in result.report.read_text()
     assert [json.loads(line)["config"]["timing"] for line in files["results.jsonl"].splitlines()] == [False] * 10
 
@@ -92,14 +87,3 @@ def test_results_are_the_same_bytes_wherever_and_whenever_they_are_decoded(writt
     assert again.exit_code == result.exit_code == 2, "runs that fail are reported"
     if pool is not None:
         assert pool.most == 2 * 5, "the runs of all tasks are decoded side by side"
-
-
-def test_a_run_that_cannot_start_fails_alone(written):
-    result, _ = written("out", ray=WaitingPool())
-    assert {row.name: row.status for row in result.rows if row.task == "short"} == {
-        "baseline": "ok",
-        "echo-2": "ok",
-        "broken": "plugin-failure",
-        "lenient": "ok",
-        "impossible": "error",
-    }

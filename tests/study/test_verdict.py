@@ -125,11 +125,6 @@ def test_exit_codes():
     assert exit_code([baseline(1), run("a", 1, quality=DIFFERS)]) == 0
 
 
-def test_a_departure_says_where():
-    (line,) = verdict([baseline(), run("a", quality=DIFFERS)]).departures
-    assert all(fact in line for fact in ("a: 50%", "token 3", "prompt 1"))
-
-
 def test_the_table_says_what_its_numbers_rest_on():
     # Every repeat verifies the same tokens: three times 29 are 29.
     few = run("few", verified_by_position=(60, 27), steps_by_length=(0, 29))
