@@ -103,7 +103,8 @@ def _paper_row(result: Result) -> tuple[Cell, ...]:
     """Return what the paper has for T5-small at this task and temperature."""
     if result["drafter"] == "ngram":
         found = paper.BIGRAM
-        return (found.gamma, found.alpha, f"{found.speed}×") if _task(result) == "ende" else (None, None, None)
+        known = _task(result) == "ende" and result["temperature"] == 0  # its alpha at T = 1 is in table 3
+        return (found.gamma, found.alpha, f"{found.speed}×") if known else (None, None, None)
     task, temperature = TASKS[_task(result)], result["temperature"]
     (row,) = [r for r in paper.TABLE_4 if (r.task, r.drafter, r.temperature) == (task, "T5-small", temperature)]
     return row.gamma, row.alpha, f"{row.measured}×"

@@ -106,9 +106,9 @@ def _options(
     specdec measure --drafter "{name: transformer, model: builtin:drafter}"
     ```
 
-    Exit codes: 0 success; 1 a failed check of `specdec check`, a plugin that failed while text was generated, or
-    an internal error; 2 an error that you can fix, explained on standard error; 130 stopped with Ctrl-C, and
-    128 + n with another signal n.
+    Exit codes: 0 success; 1 a failed check of `specdec check`, a plugin that failed while text was generated, a
+    lossless run that departs from the baseline at temperature 0, or an internal error; 2 an error that you can
+    fix, explained on standard error; 130 stopped with Ctrl-C, and 128 + n with another signal n.
     """
 
 
