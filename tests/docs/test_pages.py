@@ -92,7 +92,7 @@ def test_every_extra_for_users_is_in_the_table():
     table = (
         (ROOT / "docs/install.md").read_text(encoding="utf-8").partition("| extra | for |")[2].partition("\n\n")[0]
     )
-    of_developers = {"test", "browser", "extras", "all", "recipes"}
+    of_developers = {"test", "browser", "extras", "recipes"}
     named = {
         name
         for line in table.splitlines()
