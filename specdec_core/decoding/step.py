@@ -6,9 +6,9 @@ stands for it, such as a recorded text or the script of a test.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from time import perf_counter
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -23,7 +23,7 @@ from specdec_core.models import inference_only
 from specdec_core.sampling.constraints import Constraints
 
 
-class Oracle(Protocol):
+class Oracle(ABC):
     """Answers the drafts of a batch.
 
     Attributes:
@@ -32,9 +32,11 @@ class Oracle(Protocol):
 
     device: torch.device
 
+    @abstractmethod
     def hidden_states(self, rows: Sequence[Row]) -> Mapping[int, Tensor]:
         """Return the hidden states that drafters read; see `DraftRequest`. None where they are not known."""
 
+    @abstractmethod
     def answer(self, rows: Sequence[Row], proposal: Proposal, faults: Tensor | None) -> Answered:
         """Decide how much of a draft `[B, K]` is accepted, and which token follows.
 
@@ -44,19 +46,21 @@ class Oracle(Protocol):
             faults: `[B, K]`, a code of `validation` for each position; None if nothing can be wrong.
         """
 
-    def record(self, answered: Answered) -> tuple[Verification, ...]:
+    def record(self, answered: Answered) -> tuple[Verification, ...]:  # noqa: ARG002
         """Return the numbers that decided the last answer; called only if the batch records them."""
+        return ()
 
+    @abstractmethod
     def keep(self, rows: Sequence[Row], answered: Answered) -> None:
         """Take note that the rows have grown by what was answered, cut where they ended."""
 
-    def rollback(self, lengths: Sequence[int]) -> None:
+    def rollback(self, lengths: Sequence[int]) -> None:  # noqa: B027
         """Keep only the first `lengths[b]` tokens of each row b."""
 
-    def observe(self, report: StepReport) -> None:
+    def observe(self, report: StepReport) -> None:  # noqa: B027
         """Take note of the report of a step."""
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027
         """Free what it holds."""
 
 

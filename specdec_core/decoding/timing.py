@@ -8,55 +8,12 @@ import numpy as np
 
 from specdec_core.decoding.decoder import Decoder
 from specdec_core.decoding.prompt_ids import Prompt
-from specdec_core.interface import (
-    BatchInfo,
-    DeterministicDrafter,
-    GammaController,
-    GammaSession,
-    PluginConfig,
-    StepReport,
-    TargetInfo,
-)
+from specdec_core.interface import DeterministicDrafter, PluginConfig, StepReport, TargetInfo
+from specdec_core.interface.controllers import ScriptedGamma
 from specdec_core.interface.errors import PromptError
 from specdec_core.interface.settings import GenerationSettings, SamplingSettings
 from specdec_core.models import LoadedModel
 from specdec_core.sampling.generators import row_seed
-
-
-class CyclingGamma(GammaController):
-    """Requests 0, 1, ... gamma tokens in turn, in a new random order each time.
-
-    Drift of the machine then affects all lengths equally, and no length always follows the same other one: the
-    drafter's time depends on how many tokens of the previous step were accepted.
-    """
-
-    def __init__(self, gamma: int, generator: np.random.Generator) -> None:
-        super().__init__(PluginConfig())
-        self._gamma = gamma
-        self._generator = generator
-        self._left: list[int] = []
-
-    @property
-    def max_gamma(self) -> int:
-        """The longest draft."""
-        return self._gamma
-
-    def open(self, batch: BatchInfo) -> GammaSession:
-        """Begin a batch; the current turn continues in it."""
-        return _Session(batch.batch_size, self._next)
-
-    def _next(self) -> int:
-        if not self._left:
-            self._left = self._generator.permutation(self._gamma + 1).tolist()
-        return self._left.pop()
-
-
-class _Session(GammaSession):
-    def __init__(self, batch_size: int, following: Callable[[], int]) -> None:
-        self._batch_size, self._following = batch_size, following
-
-    def plan(self) -> Sequence[int]:
-        return [self._following()] * self._batch_size
 
 
 class RepeatLastToken(DeterministicDrafter):
@@ -98,13 +55,17 @@ def watch_steps(
     Raises:
         PromptError: If the prompts leave no room for a second step.
     """
-    decoder = Decoder(
-        target,
-        RepeatLastToken(target.info()),
-        gamma=CyclingGamma(gamma, np.random.default_rng(seed)),
-        sampling=sampling,
-        strict=True,
-    )
+    left: list[int] = []
+    generator = np.random.default_rng(seed)
+
+    def plan() -> list[int]:
+        # Each length in turn, in a new random order each time: drift of the machine then affects all alike, and no
+        # length always follows the same other one, on whose accepted tokens the drafter's time depends.
+        left[:] = left or generator.permutation(gamma + 1).tolist()
+        return [left.pop()]
+
+    drafter = RepeatLastToken(target.info())
+    decoder = Decoder(target, drafter, gamma=ScriptedGamma(gamma, plan), sampling=sampling, strict=True)
     turn = gamma + 1
     required = (timings + 1) * turn
     generation = GenerationSettings(max_new_tokens=max(max_new_tokens, 2 * turn), ignore_eos=True)

@@ -19,6 +19,7 @@ from specdec_core.decoding.answer import Answered, decide, fetch, wrong_values
 from specdec_core.decoding.captured import replay
 from specdec_core.decoding.guard import PluginGuard, opened
 from specdec_core.decoding.rows import Row
+from specdec_core.decoding.step import Oracle
 from specdec_core.decoding.tree_draft import all_paths
 from specdec_core.decoding.validation import FINE
 from specdec_core.decoding.verification_record import verifications
@@ -44,7 +45,7 @@ _LEAST_LENIENCE = float(torch.finfo(torch.float32).tiny)
 """Smaller numbers are 0 where drafts are verified."""
 
 
-class ModelOracle:
+class ModelOracle(Oracle):
     """Answers the drafts of a batch with a model: the `Oracle` of decoding.
 
     Args:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
@@ -124,6 +124,50 @@ class FixedGammaSession(GammaSession):
     def plan(self) -> Sequence[int] | TreeShape:
         """Return gamma for each sequence, or the tree."""
         return self._plan
+
+
+class ScriptedGamma(GammaController):
+    """Asks for what its caller says: to time, replay or check a drafter.
+
+    Args:
+        max_gamma: The longest draft.
+        plan: Returns the plan of each step of a batch; see `GammaSession.plan`.
+        keep_drafting: As `GammaSession.keep_drafting`; None to ask for no confidence.
+    """
+
+    def __init__(
+        self,
+        max_gamma: int,
+        plan: Callable[[], Sequence[int] | TreeShape],
+        keep_drafting: Callable[[Sequence[float]], Sequence[bool]] | None = None,
+    ) -> None:
+        super().__init__(PluginConfig())
+        self._max_gamma, self.plan, self.keep_drafting = max_gamma, plan, keep_drafting
+
+    @property
+    def max_gamma(self) -> int:
+        """The longest draft."""
+        return self._max_gamma
+
+    def open(self, batch: BatchInfo) -> GammaSession:  # noqa: ARG002
+        """Start a batch."""
+        return (_ScriptedSession if self.keep_drafting is None else _WatchingSession)(self)
+
+
+class _ScriptedSession(GammaSession):
+    def __init__(self, script: ScriptedGamma) -> None:
+        self._script = script
+
+    def plan(self) -> Sequence[int] | TreeShape:
+        return self._script.plan()
+
+
+class _WatchingSession(_ScriptedSession):
+    uses_confidence = True
+
+    def keep_drafting(self, confidence: Sequence[float]) -> Sequence[bool]:
+        assert self._script.keep_drafting is not None
+        return self._script.keep_drafting(confidence)
 
 
 class LenienceSession(ABC):

@@ -17,23 +17,20 @@ from specdec_core.decoding.answer import Answered
 from specdec_core.decoding.guard import PluginGuard
 from specdec_core.decoding.opening import LoopContext
 from specdec_core.decoding.rows import Row, StopRule, TokenView
-from specdec_core.decoding.step import Batch
+from specdec_core.decoding.step import Batch, Oracle
 from specdec_core.decoding.validation import BAD_TOKEN, FAULTS, FINE, worst
 from specdec_core.interface import (
     LAST_HIDDEN,
     BatchInfo,
     Drafter,
-    GammaController,
-    GammaSession,
     Outcome,
-    PluginConfig,
     PluginError,
     PointMass,
     Proposal,
     SessionInfo,
     StepReport,
 )
-from specdec_core.interface.outcome import Verification
+from specdec_core.interface.controllers import ScriptedGamma
 from specdec_core.interface.settings import SamplingSettings
 from specdec_core.models import inference_only
 from specdec_core.offline.record.format import RecordedText
@@ -101,43 +98,7 @@ class ForcedDraft:
     offered: int
 
 
-class _Budget(GammaController):
-    """Asks for what it is told, and notes what a controller would be told after each token."""
-
-    def __init__(self, max_gamma: int) -> None:
-        super().__init__(PluginConfig())
-        self._max_gamma = max_gamma
-        self.asked: Sequence[int] = ()
-        self.told: list[list[float]] = []
-
-    @property
-    def max_gamma(self) -> int:
-        """The longest draft."""
-        return self._max_gamma
-
-    def open(self, batch: BatchInfo) -> GammaSession:  # noqa: ARG002
-        """Begin a batch."""
-        return _BudgetSession(self)
-
-
-class _BudgetSession(GammaSession):
-    uses_confidence = True
-
-    def __init__(self, controller: _Budget) -> None:
-        self._controller = controller
-
-    def plan(self) -> Sequence[int]:
-        self._controller.told = [[] for _ in self._controller.asked]
-        return list(self._controller.asked)
-
-    def keep_drafting(self, confidence: Sequence[float]) -> Sequence[bool]:
-        for row, value in zip(self._controller.told, confidence, strict=True):
-            if not math.isnan(value):
-                row.append(value)
-        return [True] * len(confidence)
-
-
-class TextOracle:
+class TextOracle(Oracle):
     """A batch in which recorded texts answer the drafts of a drafter, whatever it drafts; see `Oracle`.
 
     Args:
@@ -193,9 +154,11 @@ class TextOracle:
         make = LoopContext if live else partial(ForcedContext, texts=self._whole)
         context = make(LogitsToProbs(draft_sampling or sampling), generators, self._guard)
         self.sampler = ForcedSampler(self._whole, info.device)
-        self._budget = _Budget(max_gamma)
+        self._budget: Sequence[int] = ()
+        self._told: list[list[float]] = []  # what a controller would be told of the tokens of each row
+        gamma = ScriptedGamma(max_gamma, lambda: list(self._budget), self._note_confidence)
         about = BatchInfo(len(texts), max_gamma, tuple(one.limit for one in texts), self._greedy)
-        self._proposer = context.open_drafting(drafter, self._budget, info, about, sampler=self.sampler)
+        self._proposer = context.open_drafting(drafter, gamma, info, about, sampler=self.sampler)
         self.batch = Batch(self._rows, self, self._proposer, StopRule(frozenset()))
 
     @property
@@ -205,13 +168,19 @@ class TextOracle:
 
     def step(self, budget: Sequence[int]) -> StepReport:
         """Ask for drafts of at most so many tokens for each sequence, and commit what follows of the texts."""
-        self._budget.asked = budget
+        self._budget, self._told = budget, [[] for _ in budget]
         return self.batch.step()
+
+    def _note_confidence(self, confidence: Sequence[float]) -> Sequence[bool]:
+        for row, value in zip(self._told, confidence, strict=True):
+            if not math.isnan(value):
+                row.append(value)
+        return [True] * len(confidence)
 
     @inference_only
     def teach(self) -> None:
         """Let a drafter that remembers learn the texts, without asking for more than a draft."""
-        self._budget.asked = [1] * len(self._rows)
+        self._budget, self._told = [1] * len(self._rows), [[] for _ in self._rows]
         views = [TokenView(row.tokens) for row in self._rows]
         proposal, _ = self._proposer.propose(
             views, [row.room for row in self._rows], self.hidden_states(self._rows)
@@ -238,19 +207,6 @@ class TextOracle:
         for row, whole in zip(rows, self._whole, strict=True):
             if len(row.tokens) >= len(whole):
                 row.reason = "length"
-
-    def record(self, answered: Answered) -> tuple[Verification, ...]:  # noqa: ARG002
-        """Return nothing: a text has no numbers of its own."""
-        return ()
-
-    def rollback(self, lengths: Sequence[int]) -> None:
-        """Do nothing: all is read off the rows."""
-
-    def observe(self, report: StepReport) -> None:
-        """Do nothing."""
-
-    def close(self) -> None:
-        """Do nothing: the batch closes the drafter's session."""
 
     def read(self, proposal: Proposal, *, drawn: bool = False) -> list[ForcedDraft]:
         """Return what the acceptance of drafts depends on.
@@ -290,7 +246,7 @@ class TextOracle:
             if np.isnan(ratio).any():
                 self.fail("q of a token is NaN: its logits or probabilities are.")
             told = np.full(count, math.nan, dtype=np.float32)
-            heard = self._budget.told[index][:count] if width else []
+            heard = self._told[index][:count] if width else []
             told[: len(heard)] = heard
             own = None if least is None else least[index, :count].numpy()
             drafts.append(ForcedDraft(ratio, own, told, length))

@@ -17,12 +17,10 @@ from specdec_core.interface import (
     LAST_HIDDEN,
     BatchInfo,
     Drafter,
-    GammaController,
-    GammaSession,
     Outcome,
-    PluginConfig,
     SessionInfo,
 )
+from specdec_core.interface.controllers import ScriptedGamma
 from specdec_core.interface.errors import PluginError
 from specdec_core.interface.settings import SamplingSettings
 from specdec_core.interface.tree import TreeShape
@@ -80,38 +78,6 @@ class _Generators(RowGenerators):
     def reseed(self, seed: int) -> None:
         """Start again from a seed."""
         RowGenerators.__init__(self, [row_seed(seed, index) for index in self._indices])
-
-
-class _Asked(GammaController):
-    """Asks for what the check says."""
-
-    def __init__(self, max_gamma: int, keep_drafting: KeepDrafting | None) -> None:
-        super().__init__(PluginConfig())
-        self.most, self.keep_drafting = max_gamma, keep_drafting
-        self.plan: Sequence[int] | TreeShape = ()
-
-    @property
-    def max_gamma(self) -> int:
-        return self.most
-
-    def open(self, batch: BatchInfo) -> GammaSession:  # noqa: ARG002
-        return _AskedSession(self) if self.keep_drafting is None else _WatchingSession(self)
-
-
-class _AskedSession(GammaSession):
-    def __init__(self, asked: _Asked) -> None:
-        self.asked = asked
-
-    def plan(self) -> Sequence[int] | TreeShape:
-        return self.asked.plan
-
-
-class _WatchingSession(_AskedSession):
-    uses_confidence = True
-
-    def keep_drafting(self, confidence: Sequence[float]) -> Sequence[bool]:
-        assert self.asked.keep_drafting is not None
-        return self.asked.keep_drafting(confidence)
 
 
 class SessionDriver:
@@ -181,7 +147,7 @@ class SessionDriver:
         self._log = [f"opened a session for {_rows(self.rows)} on {target}"]
         self._indices = range(len(rows)) if indices is None else indices
         self._generators = _Generators(seed, self._indices)
-        self._asked = _Asked(max_gamma, keep_drafting)
+        self._plan: Sequence[int] | TreeShape = ()
         self.info = SessionInfo(
             batch_size=len(rows),
             vocab_size=target.loaded.vocab_size,
@@ -193,8 +159,9 @@ class SessionDriver:
         )
         batch = BatchInfo(len(rows), max_gamma, (CAPACITY,) * len(rows), self.sampling.greedy)
         context = LoopContext(LogitsToProbs(self.sampling), self._generators, PluginGuard(strict=True))
+        asked = ScriptedGamma(max_gamma, lambda: self._plan, keep_drafting)
         with calling(self.log, "a DraftSession"):
-            self._proposer = context.open_drafting(drafter, self._asked, self.info, batch)
+            self._proposer = context.open_drafting(drafter, asked, self.info, batch)
         self.session = weak_reference(self._proposer.session)
 
     def draft(
@@ -213,10 +180,10 @@ class SessionDriver:
         if seed is not None:
             self._generators.reseed(seed)
         if self.tree is None:
-            self._asked.plan, room = tuple(budget), tuple(budget)
+            self._plan, room = tuple(budget), tuple(budget)
             self._log.append(f"requested {_list(budget)} tokens after {_rows(self.rows)}")
         else:
-            self._asked.plan = self.tree
+            self._plan = self.tree
             room = tuple(self.tree.depth if most else 0 for most in budget) if depth is None else tuple(depth)
             self._log.append(f"requested {self.tree}, paths of at most {_list(room)}, after {_rows(self.rows)}")
         states = (
