@@ -10,7 +10,8 @@ import torch
 from _common import ratios, spread
 
 from specdec_core import default_registry
-from specdec_core.decoding import Decoder, Metrics
+from specdec_core.decoding.counts import Metrics
+from specdec_core.decoding.decoder import Decoder
 from specdec_core.interface import Drafter
 from specdec_core.interface.settings import GenerationSettings, SamplingSettings
 from specdec_core.models import LoadedModel

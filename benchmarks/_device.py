@@ -26,8 +26,8 @@ from _against import (
 )
 from _common import interleaved, memory_bandwidth, random_llama, ratios, spread, weight_bytes
 
-from specdec_core.costs import measured_costs
-from specdec_core.decoding import Decoder
+from specdec_core.costs.step_costs import measured_costs
+from specdec_core.decoding.decoder import Decoder
 from specdec_core.decoding.timing import watch_steps
 from specdec_core.interface import Drafter
 from specdec_core.interface.settings import GenerationSettings, SamplingSettings

@@ -20,7 +20,8 @@ import torch
 from _common import floor_seconds, interleaved, ratios, report, spread
 from transformers.utils import logging as hf_logging
 
-from specdec_core.decoding import BatchResult, Decoder
+from specdec_core.decoding.decoder import Decoder
+from specdec_core.decoding.result import BatchResult
 from specdec_core.interface.settings import GenerationSettings, SamplingSettings
 from specdec_core.models import LoadedModel, inflate, load_model
 from specdec_core.study.config.prompts import read_prompts

@@ -22,7 +22,7 @@ import torch
 from _common import interleaved, ratios, report, spread
 
 from specdec_core import Decoder, load_model
-from specdec_core.decoding import Metrics
+from specdec_core.decoding.counts import Metrics
 from specdec_core.models import LoadedModel, ModelSession
 from specdec_core.study.config.prompt_file import PromptText
 from specdec_core.study.config.prompts import read_prompts

@@ -28,7 +28,9 @@ from transformers.utils import logging as hf_logging
 
 from drafters import DRAFTERS
 from specdec_core import default_registry
-from specdec_core.decoding import Decoder, Metrics, make_drafter
+from specdec_core.decoding.arguments import make_drafter
+from specdec_core.decoding.counts import Metrics
+from specdec_core.decoding.decoder import Decoder
 from specdec_core.interface.settings import GenerationSettings, SamplingSettings
 from specdec_core.models import LoadedModel, inflate, load_model
 from specdec_core.study import run_model

@@ -30,7 +30,8 @@ from _common import floor_seconds, random_llama, report, spread
 from transformers.utils import logging as hf_logging
 
 from specdec_core import default_registry
-from specdec_core.decoding import Decoder, Metrics
+from specdec_core.decoding.counts import Metrics
+from specdec_core.decoding.decoder import Decoder
 from specdec_core.decoding.request import DraftRecorder
 from specdec_core.interface import Drafter, DraftSession, Outcome, SessionInfo, TargetInfo
 from specdec_core.interface.settings import GenerationSettings, SamplingSettings

@@ -30,7 +30,7 @@ from packed import verify_step
 from transformers.utils import logging as hf_logging
 
 from specdec_core import LoadedModel, default_registry, load_model
-from specdec_core.decoding import make_drafter
+from specdec_core.decoding.arguments import make_drafter
 from specdec_core.decoding.request import DraftRecorder
 from specdec_core.interface import SessionInfo
 from specdec_core.interface.settings import SamplingSettings

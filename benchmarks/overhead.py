@@ -33,7 +33,8 @@ from _common import floor_seconds, random_llama, ratios, report, spread
 from pydantic import ValidationError
 
 from specdec_core import default_registry
-from specdec_core.decoding import Decoder, proposer
+from specdec_core.decoding import proposer
+from specdec_core.decoding.decoder import Decoder
 from specdec_core.decoding.proposer import Proposer
 from specdec_core.decoding.request import DraftRecorder
 from specdec_core.decoding.step import Batch
@@ -41,7 +42,7 @@ from specdec_core.interface import BatchInfo, GammaSession, LenienceSession, Out
 from specdec_core.interface.settings import GenerationSettings, SamplingSettings
 from specdec_core.interface.spec import PluginKind
 from specdec_core.models import LoadedModel, ModelSession, wrap_model
-from specdec_core.registry import Registry
+from specdec_core.registry.registry import Registry
 from specdec_core.sampling.generators import RowGenerators
 from specdec_core.sampling.logits import LogitsToProbs
 from specdec_core.verification import SpeculativeSampling

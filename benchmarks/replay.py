@@ -29,7 +29,7 @@ from _common import report
 from transformers.utils import logging as hf_logging
 
 from specdec_core import Decoder, LoadedModel, default_registry, load_model
-from specdec_core.decoding import make_drafter
+from specdec_core.decoding.arguments import make_drafter
 from specdec_core.interface import PluginConfig
 from specdec_core.offline.record.format import Record, RecordPart
 from specdec_core.offline.record.store import read_record

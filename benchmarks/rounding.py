@@ -17,7 +17,7 @@ from functools import partial
 
 from _common import interleaved, progress, ratios, report
 
-from specdec_core.decoding import Decoder
+from specdec_core.decoding.decoder import Decoder
 from specdec_core.models import load_model, model_folder, with_exact_shapes
 
 

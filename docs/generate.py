@@ -37,8 +37,8 @@ from pydantic import BaseModel
 
 from specdec_core.decoding.custom_generate.call import UNSUPPORTED
 from specdec_core.interface import DrafterConfig, ModelSettings, TrainerConfig
-from specdec_core.registry import default_registry
 from specdec_core.registry.cli_fields import cli_fields
+from specdec_core.registry.registry import default_registry
 from specdec_core.study.config.schema import run_model, study_model
 from specdec_core.testing.suite import KITS
 

@@ -18,7 +18,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from specdec_core.decoding import Decoder
+    from specdec_core.decoding.decoder import Decoder
 
 DATA = Path(__file__).parent / "data" / "timeline.json"
 TARGET, DRAFTER = "builtin:t5-target", "builtin:t5-drafter"
@@ -119,7 +119,7 @@ def record(prompt: str = PROMPT, gammas: Sequence[int] = GAMMAS, rounds: int = R
         rounds: Number of timed rounds, after one for warm-up.
     """
     from specdec_core import SamplingSettings, default_registry, load_model
-    from specdec_core.decoding import Decoder
+    from specdec_core.decoding.decoder import Decoder
     from specdec_core.study import run_model
 
     registry = default_registry()

@@ -12,15 +12,11 @@ from specdec_core._lazy import lazy_imports
 from specdec_core._version import installed_version
 
 if TYPE_CHECKING:
-    from specdec_core.decoding import (
-        BatchResult,
-        Decoder,
-        Generation,
-        Metrics,
-        Observer,
-        TraceObserver,
-        generate_with,
-    )
+    from specdec_core.decoding.counts import Metrics
+    from specdec_core.decoding.custom_generate.function import generate_with
+    from specdec_core.decoding.decoder import Decoder
+    from specdec_core.decoding.observers import Observer, TraceObserver
+    from specdec_core.decoding.result import BatchResult, Generation
     from specdec_core.interface import (
         AutoregressiveDrafter,
         BatchInfo,
@@ -47,7 +43,8 @@ if TYPE_CHECKING:
     from specdec_core.interface.errors import PluginWarning
     from specdec_core.interface.settings import GenerationSettings, SamplingSettings
     from specdec_core.models import LoadedModel, load_model, wrap_model
-    from specdec_core.registry import default_registry, hookimpl
+    from specdec_core.registry.hookspecs import hookimpl
+    from specdec_core.registry.registry import default_registry
     from specdec_core.study import Comparison, compare
 
 __all__ = [

@@ -10,7 +10,8 @@ from types import ModuleType
 
 import pytest
 
-from specdec_core.registry import Registry, default_registry, discovery, registry
+from specdec_core.registry import discovery, registry
+from specdec_core.registry.registry import Registry, default_registry
 
 TOYS = """
     from typing import Annotated

@@ -7,7 +7,9 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
-from specdec_core.decoding import BatchResult, Decoder, Observer
+from specdec_core.decoding.decoder import Decoder
+from specdec_core.decoding.observers import Observer
+from specdec_core.decoding.result import BatchResult
 from specdec_core.interface.settings import SamplingSettings
 from specdec_core.models import LoadedModel, wrap_model
 from specdec_core.testing.harness.enumeration import adjusted, continuations, sampled

@@ -12,7 +12,8 @@ import warnings
 
 import pytest
 
-from specdec_core.decoding import Decoder, TraceObserver
+from specdec_core.decoding.decoder import Decoder
+from specdec_core.decoding.observers import TraceObserver
 from specdec_core.interface import BestFirstTree, TokenTree
 from specdec_core.interface.errors import PluginWarning
 from specdec_core.interface.settings import SamplingSettings

@@ -16,7 +16,8 @@ from specdec_core.cli.options.shared_options import (
     shown_progress,
 )
 from specdec_core.cli.options.study_options import ResultOptions, StudyOptions, grouped
-from specdec_core.costs import Machine, read_measurement
+from specdec_core.costs.measurement import read_measurement
+from specdec_core.costs.step_costs import Machine
 from specdec_core.interface.errors import ConfigError
 from specdec_core.study import Comparison
 from specdec_core.study import compare as run_comparison

@@ -7,7 +7,7 @@ from typer import Argument, Option
 
 from specdec_core.cli.options.shared_options import output_console, validated
 from specdec_core.interface.errors import ConfigError
-from specdec_core.registry import default_registry
+from specdec_core.registry.registry import default_registry
 from specdec_core.serving import transformers_folder, vllm_folder, vllm_module
 from specdec_core.study import run_model
 from specdec_core.study.config.yaml_source import parse_value

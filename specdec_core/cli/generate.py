@@ -25,13 +25,13 @@ from specdec_core.cli.terminal.console import write_text
 from specdec_core.cli.terminal.trace import TraceView
 from specdec_core.interface.errors import ConfigError, PluginWarning, PromptError, reading
 from specdec_core.interface.files import check_output, writing_file
-from specdec_core.registry import default_registry
+from specdec_core.registry.registry import default_registry
 from specdec_core.study import Run, Task
 from specdec_core.study.progress import TerminalProgress
 from specdec_core.trace.figure import speller, trace_page
 
 if TYPE_CHECKING:
-    from specdec_core.decoding import BatchResult
+    from specdec_core.decoding.result import BatchResult
     from specdec_core.interface import StepReport
     from specdec_core.models import LoadedModel
 
@@ -223,7 +223,9 @@ def _decode(task: Task, run: Run, how: _Decoding) -> None:
     errors = error_console()
     shown = errors.is_terminal and not how.quiet
     with errors.status("loading torch and the model") if shown else nullcontext(), plugin_output():
-        from specdec_core.decoding import Conversations, TraceObserver, row_seed
+        from specdec_core.decoding.chat import Conversations
+        from specdec_core.decoding.observers import TraceObserver
+        from specdec_core.sampling.generators import row_seed
         from specdec_core.study.run.factory import load_target, make_decoder, ready_prompts
 
         quieten_libraries()
@@ -280,7 +282,7 @@ def _show_steps(
     trace: bool,
 ) -> "BatchResult":
     """Print the text of a prompt as it is generated, and return the result."""
-    from specdec_core.decoding import stream_text
+    from specdec_core.decoding.observers import stream_text
     from specdec_core.decoding.step_loop import finished
 
     steps = _advancing(steps, progress)

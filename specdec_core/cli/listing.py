@@ -16,7 +16,7 @@ from specdec_core.cli.options.shared_options import (
     print_json,
 )
 from specdec_core.interface.errors import ConfigError
-from specdec_core.registry import PluginRecord, default_registry
+from specdec_core.registry.registry import PluginRecord, default_registry
 from specdec_core.study import MAX_RUNS, Run, Study, Task, load_study, study_schema
 from specdec_core.study.config.grouping import grouping_columns
 from specdec_core.study.config.study import with_task

@@ -22,7 +22,7 @@ from specdec_core.cli.options.shared_options import (
     shown_progress,
 )
 from specdec_core.cli.options.study_options import TaskOptions, grouped, study_of
-from specdec_core.costs import best_gamma, improvement_at_cost
+from specdec_core.costs.forecast import best_gamma, improvement_at_cost
 from specdec_core.costs.measurement import Acceptance, DrafterMeasurement, Measurement, write_measurement
 from specdec_core.costs.step_costs import StepCosts
 from specdec_core.interface.errors import ConfigError

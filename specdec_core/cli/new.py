@@ -11,7 +11,8 @@ from specdec_core.cli.options.shared_options import output_console
 from specdec_core.cli.scaffold.names import check_free, names_of
 from specdec_core.cli.scaffold.package import STYLES, File, Kind, Style, package_files, write_package
 from specdec_core.interface.errors import ConfigError
-from specdec_core.registry import KIND_LABELS, default_registry
+from specdec_core.registry.hookspecs import KIND_LABELS
+from specdec_core.registry.registry import default_registry
 
 _INSTALL = (
     ("pip install -e '.[test]'", "changes of its files take effect at once"),

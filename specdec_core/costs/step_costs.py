@@ -6,6 +6,11 @@ A step whose longest draft has k tokens takes
 
 where section 3.3 of the paper assumes T(k) = T(0), D(k) = k c T(0) and no overhead.
 
+T(k) is a median: steps of one length do the same work, and what delays some of them is not part of it. D(k) is a
+mean: drafts of one length may be made now by one part of a drafter and now by another, as in a chain, a hierarchy
+or a search for text to copy, which take very different times. Seconds add up from the mean, and a median would
+tell of the most frequent part alone.
+
 References:
     Leviathan, Kalman, Matias: Fast Inference from Transformers via Speculative Decoding, arXiv 2211.17192,
     Definition 3.7 and section 3.3.
@@ -13,21 +18,38 @@ References:
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
 from math import hypot
-from statistics import median
+from statistics import fmean, median
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, computed_field, model_validator
 
-from specdec_core.costs.interpolation import interpolated
+from specdec_core.interface import StepReport
 from specdec_core.interface.errors import ConfigError
+from specdec_core.theory.intervals import relative_spread, relative_spread_of_mean
 from specdec_core.theory.ranges import check, check_gamma
 
+NOISY = 0.02
+"""Noise above this is warned of: seconds of steps that are known no better tell few runs apart."""
+TIME_AGAIN = (
+    "Time the steps again while the machine does nothing else: `specdec record --timings` renews the times in a "
+    "record, `specdec measure` those in the file of a machine"
+)
+"""Advice where times are noisy."""
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 """A time in seconds."""
 Spread = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 """How well a time is known: half its 95% interval over its value."""
+
+
+Timings = Mapping[int, Sequence[float]]
+"""Seconds of steps by the length of their draft."""
+_Averages = tuple[tuple[float, ...], tuple[float, ...]]
 
 
 class StepCosts(BaseModel):
@@ -144,3 +166,87 @@ def step_seconds(
     if 0 not in known:
         raise ValueError("verify must include T(0), the time of a target call without a draft")
     return tuple(k * c + time for k, time in enumerate(interpolated(known, int(gamma))))
+
+
+def interpolated(known: Mapping[int, float], longest: int, slope: float | None = None) -> tuple[float, ...]:
+    """Return a value for every draft length 0, 1, ... `longest` from those of some lengths.
+
+    This is the one rule for T(k), D(k) and their spreads. A length between two that are known is on the line
+    between them. Below the first, its value holds. Beyond the last, the slope between the last two continues, if
+    it is positive: more work never takes less time, so that a negative slope is noise.
+
+    Args:
+        known: Values by length.
+        longest: The largest length.
+        slope: What each token adds beyond the last known length, where more is known than the rule says; 0 keeps
+            the last value.
+
+    Returns:
+        `longest` + 1 values; none if none is known.
+    """
+    if not known:
+        return ()
+    points = sorted(known.items())
+    first, last = points[0], points[-1]
+    values = [float(first[1])] * (first[0] + 1)
+    per_token = 0.0
+    for (low, left), (high, right) in pairwise(points):
+        per_token = (right - left) / (high - low)
+        values += [left + per_token * n for n in range(1, high - low)] + [float(right)]
+    beyond = max(0.0, per_token) if slope is None else slope
+    values += [last[1] + beyond * n for n in range(1, longest + 1 - last[0])]
+    return tuple(values[: longest + 1])
+
+
+def measured_costs(reports: Sequence[StepReport], gamma: int) -> StepCosts:
+    """Return T(k) for every length up to gamma, and the overhead, of steps that were timed; see `interpolated`.
+
+    Args:
+        reports: The steps; each counts by the longest draft that was proposed.
+        gamma: The longest draft.
+    """
+    timings = defaultdict[int, list[float]](list)
+    for report in reports:
+        timings[max(report.outcome.drafted)].append(report.verify_seconds)
+    verify, spread = _averages(timings, gamma, median, relative_spread)
+    rest = [one.step_seconds - one.verify_seconds - one.draft_seconds for one in reports]
+    return StepCosts(verify=verify, verify_spread=spread, overhead=max(0.0, median(rest)))
+
+
+def mean_seconds(timings: Timings, longest: int) -> _Averages:
+    """Return the means for every length up to `longest`, and how well each is known; () if that is not known."""
+    return _averages(timings, longest, fmean, relative_spread_of_mean)
+
+
+def _averages(
+    timings: Timings,
+    longest: int,
+    average: Callable[[Sequence[float]], float],
+    spread: Callable[[Sequence[float]], float | None],
+) -> _Averages:
+    values = {k: average(each) for k, each in timings.items()}
+    spreads = {k: spread(timings[k]) for k, value in values.items() if value > 0}
+    known = {k: each for k, each in spreads.items() if each is not None}
+    return interpolated(values, longest), interpolated(known, longest, slope=0.0)
+
+
+@dataclass(frozen=True)
+class Machine:
+    """The costs of steps on a machine.
+
+    Attributes:
+        name: Its name in tables.
+        device: Hardware of the target.
+        target: T(k) and the overhead, without a drafter.
+        drafters: The same with D(k) of a drafter, by `settings_key`.
+    """
+
+    name: str
+    device: str
+    target: StepCosts
+    drafters: Mapping[str, StepCosts] = field(default_factory=dict)
+
+
+def settings_key(drafter: Mapping[str, Any], draft_sampling: Mapping[str, Any] | None) -> str:
+    """Return what tells a drafter from others: its settings, and those of its sampling, both as plain data."""
+    return json.dumps([drafter, draft_sampling], sort_keys=True)

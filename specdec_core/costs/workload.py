@@ -2,7 +2,7 @@
 
 Section 3 describes steps in the limit: it ignores prompts, the last step of a sequence, and drafts that are
 shorter than requested. A benchmark meets all three. With none of them, `Workload.seconds` gives
-`specdec_core.costs.improvement_at_cost`.
+`specdec_core.costs.forecast.improvement_at_cost`.
 
 References:
     Leviathan, Kalman, Matias: Fast Inference from Transformers via Speculative Decoding, arXiv 2211.17192,

@@ -26,14 +26,11 @@ from specdec_core.interface.settings import GenerationOptions, GenerationSetting
 from specdec_core.interface.spec import PluginKind
 from specdec_core.models import LoadedModel
 from specdec_core.models.load.model_requirements import unmet_requirements
-from specdec_core.registry import (
-    KIND_LABELS,
-    Registry,
-    default_registry,
-    describe,
-    dotted,
-    plugin_settings,
-)
+from specdec_core.registry.hookspecs import KIND_LABELS
+from specdec_core.registry.nesting import dotted
+from specdec_core.registry.registry import Registry, default_registry
+from specdec_core.registry.settings_models import plugin_settings
+from specdec_core.registry.validation_errors import describe
 
 PluginName: TypeAlias = str | Mapping[str, Any] | PluginConfig
 """A plugin's name, a mapping with `name` and settings, or its validated settings with its name."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING, Any, TypeAlias, Unpack
 
 from specdec_core.decoding.arguments import generation_settings
 from specdec_core.decoding.counts import Metrics, RequestMetrics
@@ -15,12 +15,20 @@ from specdec_core.decoding.result import BatchResult, Generation
 from specdec_core.decoding.step_loop import finished
 from specdec_core.interface import ConfigError, StepReport
 from specdec_core.interface.settings import GenerationOptions, GenerationSettings
-from specdec_core.models import LoadedModel, PrefixCache
+from specdec_core.models import LoadedModel
 from specdec_core.models.chat_template import Message, Turn, render_chat
+from specdec_core.models.prefix_cache import PrefixCache
 from specdec_core.sampling.generators import row_seed
 
 if TYPE_CHECKING:
     from specdec_core.decoding.decoder import Decoder
+
+
+MARKS = (("<think>", "</think>"), ("[THINK]", "[/THINK]"), ("<seed:think>", "</seed:think>"))
+"""The tokens that open and close a thinking part: of most models, of Mistral's and of Seed's."""
+
+Marks: TypeAlias = tuple[int, int]
+"""Token ids of the two marks."""
 
 
 class Conversations:
@@ -275,3 +283,39 @@ def check_converses(target: LoadedModel) -> None:
             f"{target.name} is an encoder-decoder model, which answers a source and knows no earlier turns. Use a "
             "decoder-only model, or decode first turns alone: `turns: first`."
         )
+
+
+def thinking_marks(tokenizer: Any) -> Marks | None:
+    """Return the marks that are single tokens of a tokenizer; None if it has neither pair, or there is none."""
+    if tokenizer is None:
+        return None
+    vocabulary = tokenizer.get_vocab()
+    pairs = ((vocabulary.get(begin), vocabulary.get(end)) for begin, end in MARKS)
+    return next(((begin, end) for begin, end in pairs if begin is not None and end is not None), None)
+
+
+def thinking_span(prompt: Sequence[int], tokens: Sequence[int], marks: Marks) -> tuple[int, int] | None:
+    """Return where the first thinking part of an answer begins and ends, its marks included.
+
+    It begins with its mark, or with the answer, where the prompt opens it, as some chat templates do. It ends
+    behind its mark, or with the answer, where that was cut off.
+
+    Args:
+        prompt: Token ids of the prompt.
+        tokens: The new token ids.
+        marks: Token ids of the two marks.
+
+    Returns:
+        The index of its first token, and the index behind its last; None if the answer does not think.
+    """
+    opening, closing = marks
+    given = [token for token in prompt if token in marks]
+    begin = 0 if given[-1:] == [opening] else _index(tokens, opening)
+    if begin is None:
+        return None
+    end = _index(tokens, closing, begin)
+    return begin, len(tokens) if end is None else end + 1
+
+
+def _index(tokens: Sequence[int], token: int, begin: int = 0) -> int | None:
+    return next((index for index in range(begin, len(tokens)) if tokens[index] == token), None)

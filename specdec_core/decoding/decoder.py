@@ -45,7 +45,8 @@ from specdec_core.interface.settings import (
     SamplingOptions,
     SamplingSettings,
 )
-from specdec_core.models import LoadedModel, PrefixCache
+from specdec_core.models import LoadedModel
+from specdec_core.models.prefix_cache import PrefixCache
 from specdec_core.sampling.constraints import open_constraints
 from specdec_core.sampling.generators import RowGenerators, row_seed
 from specdec_core.sampling.logits import LogitsToProbs

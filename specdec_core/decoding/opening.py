@@ -36,7 +36,9 @@ from specdec_core.interface import (
     SessionInfo,
     StepReport,
 )
-from specdec_core.models import Encoded, LoadedModel, ModelSession, PrefixCache
+from specdec_core.models import LoadedModel, ModelSession
+from specdec_core.models.prefix_cache import PrefixCache
+from specdec_core.models.run.encoder import Encoded
 from specdec_core.sampling.constraints import Constraints
 from specdec_core.sampling.generators import RowGenerators
 from specdec_core.sampling.logits import LogitsToProbs

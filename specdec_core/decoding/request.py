@@ -31,8 +31,7 @@ from specdec_core.interface import (
 from specdec_core.interface.proposal import Distribution, ProposalOrigin
 from specdec_core.interface.settings import SamplingSettings
 from specdec_core.interface.tree import TreeShape
-from specdec_core.models import inference_only
-from specdec_core.models.device import moved, uploaded
+from specdec_core.models.device import inference_only, moved, uploaded
 from specdec_core.models.fast.static_step import Line
 from specdec_core.sampling.candidates import (
     TemperedCandidates,

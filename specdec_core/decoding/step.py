@@ -19,7 +19,7 @@ from specdec_core.decoding.rows import Row, StopRule, TokenView
 from specdec_core.decoding.validation import copied
 from specdec_core.interface import Outcome, Proposal, StepReport
 from specdec_core.interface.outcome import Verification
-from specdec_core.models import inference_only
+from specdec_core.models.device import inference_only
 from specdec_core.sampling.constraints import Constraints
 
 

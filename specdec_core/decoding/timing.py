@@ -40,7 +40,7 @@ def watch_steps(
 ) -> list[StepReport]:
     """Decode with made-up drafts of all lengths in turn, and return the reports of the steps.
 
-    `specdec_core.costs.measured_costs` makes T(k) and the overhead of them.
+    `specdec_core.costs.step_costs.measured_costs` makes T(k) and the overhead of them.
 
     Args:
         target: The target.

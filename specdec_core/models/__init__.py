@@ -8,37 +8,29 @@ from typing import TYPE_CHECKING
 from specdec_core._lazy import lazy_imports
 
 if TYPE_CHECKING:
-    from specdec_core.models.device import fetched_later, inference_only, moved, uploaded
+    from specdec_core.models.device import fetched_later, moved, uploaded
     from specdec_core.models.fast.compiling import compile_model
-    from specdec_core.models.fast.packing import pack, unpack
+    from specdec_core.models.fast.packing import pack
     from specdec_core.models.fast.quantizing import quantize
     from specdec_core.models.inflation import inflate
     from specdec_core.models.load.checkpoint import without_progress_bar
     from specdec_core.models.load.loading import load_as_set, load_model
     from specdec_core.models.load.model_outline import ModelOutline, load_outline, load_vocabulary
-    from specdec_core.models.load.model_requirements import unmet_requirements
-    from specdec_core.models.load.probe import TESTED_FAMILIES
     from specdec_core.models.load.resolve import model_files, model_folder
     from specdec_core.models.load.vocabulary import vocabulary_mismatch
     from specdec_core.models.load.wrapping import wrap_model
     from specdec_core.models.loaded import LoadedModel, inspect_family
-    from specdec_core.models.prefix_cache import PrefixCache
-    from specdec_core.models.run.encoder import Encoded
     from specdec_core.models.run.model_session import ModelSession
     from specdec_core.models.run.positions import position_patch
-    from specdec_core.models.variants import first_layers, with_exact_shapes, with_modules
+    from specdec_core.models.variants import first_layers, with_exact_shapes
 
 __all__ = [
-    "TESTED_FAMILIES",
-    "Encoded",
     "LoadedModel",
     "ModelOutline",
     "ModelSession",
-    "PrefixCache",
     "compile_model",
     "fetched_later",
     "first_layers",
-    "inference_only",
     "inflate",
     "inspect_family",
     "load_as_set",
@@ -51,12 +43,9 @@ __all__ = [
     "pack",
     "position_patch",
     "quantize",
-    "unmet_requirements",
-    "unpack",
     "uploaded",
     "vocabulary_mismatch",
     "with_exact_shapes",
-    "with_modules",
     "without_progress_bar",
     "wrap_model",
 ]

@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from specdec_core.interface.controllers import MAX_GAMMA
 from specdec_core.interface.errors import ConfigError
-from specdec_core.registry import Registry, default_registry, drafter_settings, plugin_settings
+from specdec_core.registry.registry import Registry, default_registry
+from specdec_core.registry.settings_models import plugin_settings
+from specdec_core.registry.shipped import drafter_settings
 from specdec_core.study.config.yaml_source import parse_value
 
 if TYPE_CHECKING:

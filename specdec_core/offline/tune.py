@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from specdec_core.cluster import Pool, pooled
-from specdec_core.decoding import make_gamma
+from specdec_core.decoding.arguments import make_gamma
 from specdec_core.interface import PluginConfig, Progress
 from specdec_core.interface.errors import ConfigError
 from specdec_core.interface.files import writing_file

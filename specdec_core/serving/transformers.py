@@ -11,8 +11,8 @@ from typing import Any
 
 from transformers import GenerationMixin
 
-from specdec_core.decoding import generate_with
 from specdec_core.decoding.arguments import make_drafter
+from specdec_core.decoding.custom_generate.function import generate_with
 from specdec_core.models import LoadedModel, wrap_model
 
 _LOG = logging.getLogger("uvicorn.error")

@@ -13,10 +13,12 @@ from specdec_core.decoding.proposer import Proposer
 from specdec_core.interface import BatchInfo, ConfigError, Drafter, PluginError, SessionInfo, TargetInfo
 from specdec_core.interface.controllers import FixedGamma, FixedGammaConfig
 from specdec_core.interface.settings import SamplingSettings
-from specdec_core.models import inference_only
+from specdec_core.models.device import inference_only
 from specdec_core.models.load.locate import read_tokenizer
 from specdec_core.models.load.model_requirements import unmet_requirements
-from specdec_core.registry import default_registry, dotted, plugin_settings
+from specdec_core.registry.nesting import dotted
+from specdec_core.registry.registry import default_registry
+from specdec_core.registry.settings_models import plugin_settings
 from specdec_core.sampling.generators import RowGenerators
 from specdec_core.sampling.logits import LogitsToProbs
 from specdec_core.serving.requests import Requests

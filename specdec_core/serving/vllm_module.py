@@ -13,12 +13,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from specdec_core.interface.errors import ConfigError, exception_text
-from specdec_core.registry import beyond_token_ids, dotted
+from specdec_core.registry.nesting import dotted
+from specdec_core.registry.requirements import beyond_token_ids
 from specdec_core.serving.generated import check_module, module_source, write_module
 
 if TYPE_CHECKING:
     from specdec_core.interface import PluginConfig
-    from specdec_core.registry import Registry
+    from specdec_core.registry.registry import Registry
 
 _MODULE = '''\
 """A drafter for vLLM, written by `specdec export --to vllm`.

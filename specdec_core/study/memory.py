@@ -13,7 +13,7 @@ from specdec_core.interface import PluginConfig
 from specdec_core.interface.settings import ModelSettings
 from specdec_core.models import ModelOutline, load_outline
 from specdec_core.models.device import available_memory, parse_device, parse_dtype
-from specdec_core.registry import nested_settings
+from specdec_core.registry.nesting import nested_settings
 from specdec_core.study.config.prompt_file import conversations
 from specdec_core.study.config.prompts import render_prompt
 from specdec_core.study.config.study import Run, Study, Task

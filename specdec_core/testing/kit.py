@@ -15,7 +15,8 @@ from pydantic import ValidationError, create_model
 from specdec_core.interface import PluginConfig, PluginSpec
 from specdec_core.interface.errors import ConfigError
 from specdec_core.interface.spec import PluginKind
-from specdec_core.registry import KIND_LABELS, default_registry
+from specdec_core.registry.hookspecs import KIND_LABELS
+from specdec_core.registry.registry import default_registry
 from specdec_core.registry.validation_errors import describe
 from specdec_core.testing.failures import CheckFailure, calling
 from specdec_core.testing.harness.state import changed_globals, restored_globals

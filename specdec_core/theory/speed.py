@@ -76,7 +76,7 @@ def walltime_improvement(alpha: float, gamma: float, c: float) -> float:
 
     References:
         Theorem 3.8, section 3.3. It assumes that the target verifies gamma + 1 tokens in the time of one;
-        `specdec_core.costs.improvement_at_cost` does not.
+        `specdec_core.costs.forecast.improvement_at_cost` does not.
     """
     check("c", c)
     return expected_tokens(alpha, gamma) / (gamma * c + 1)

@@ -72,7 +72,7 @@ def test_without_output_nothing_is_written(compare, tmp_path):
 @pytest.fixture
 def generate_fails():
     """Let a call of the decoder raise, counted from the first."""
-    from specdec_core.decoding import Decoder
+    from specdec_core.decoding.decoder import Decoder
 
     def arm(patch, call, error):
         real, calls = Decoder.generate, []

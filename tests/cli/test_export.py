@@ -7,7 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from specdec_core.cli.main import app
-from specdec_core.registry import default_registry
+from specdec_core.registry.registry import default_registry
 from tests.serving.vllm_runner import Runner, vllm_config
 
 

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from specdec_core.cli.main import app
 from specdec_core.interface import TargetInfo
 from specdec_core.models import load_model, model_folder
-from specdec_core.registry import shipped_file
+from specdec_core.registry.shipped import shipped_file
 from specdec_drafters.eagle3.drafter import Eagle3Drafter
 from specdec_drafters.parallel import ParallelDrafter, with_mask_token
 from specdec_drafters.settings import Eagle3Config, ParallelConfig

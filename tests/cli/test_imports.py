@@ -19,7 +19,8 @@ CODE = """
 import importlib, sys
 from importlib.metadata import EntryPoint
 from typer.testing import CliRunner
-from specdec_core.registry import default_registry, discovery
+from specdec_core.registry import discovery
+from specdec_core.registry.registry import default_registry
 
 # Found without being installed, so that the test holds in a bare checkout.
 names = ("specdec_drafters", "specdec_plugins", "specdec_models")

@@ -15,7 +15,8 @@ from typer.testing import CliRunner
 
 import specdec_core
 from specdec_core.cli.main import app
-from specdec_core.registry import HOOKS_BY_KIND, Registry
+from specdec_core.registry.hookspecs import HOOKS_BY_KIND
+from specdec_core.registry.registry import Registry
 from specdec_core.study import load_study
 from specdec_core.testing import DrafterKit
 from tests.conformance import failures, kit_of

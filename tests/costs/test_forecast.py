@@ -2,7 +2,8 @@
 
 import pytest
 
-from specdec_core.costs import forecast, improvement_at_cost, step_seconds
+from specdec_core.costs.forecast import forecast, improvement_at_cost
+from specdec_core.costs.step_costs import step_seconds
 from specdec_core.theory.speed import operations_increase, walltime_improvement
 
 

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from specdec_core.costs import StepCosts, interpolated
+from specdec_core.costs.step_costs import StepCosts, interpolated
 from specdec_core.interface import ConfigError
 
 

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specdec_core.costs import best_gamma, improvement_at_cost, step_seconds
+from specdec_core.costs.forecast import best_gamma, improvement_at_cost
+from specdec_core.costs.step_costs import step_seconds
 from specdec_core.theory.speed import (
     expected_tokens,
     expected_tokens_by_position,

@@ -6,8 +6,7 @@ import math
 
 import pytest
 
-from specdec_core.costs import measured_costs
-from specdec_core.costs.timed_steps import mean_seconds
+from specdec_core.costs.step_costs import mean_seconds, measured_costs
 from specdec_core.interface import Outcome, StepReport
 
 

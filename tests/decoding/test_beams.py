@@ -9,7 +9,7 @@ import pytest
 import torch
 from transformers import LogitNormalization, LogitsProcessor, SequenceBiasLogitsProcessor
 
-from specdec_core.decoding import Decoder
+from specdec_core.decoding.decoder import Decoder
 from specdec_core.interface import (
     LAST_HIDDEN,
     AutoregressiveDrafter,

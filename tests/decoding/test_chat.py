@@ -8,12 +8,16 @@ from random import Random
 import pytest
 import torch
 
-from specdec_core.decoding import Conversations, Decoder, Turn, row_seed
+from specdec_core.decoding.chat import Conversations
+from specdec_core.decoding.decoder import Decoder
 from specdec_core.decoding.step_loop import finished
 from specdec_core.interface import BestFirstTree, ConfigError
 from specdec_core.interface.errors import PromptError
 from specdec_core.interface.settings import GenerationSettings
-from specdec_core.models import PrefixCache, with_exact_shapes, wrap_model
+from specdec_core.models import with_exact_shapes, wrap_model
+from specdec_core.models.chat_template import Turn
+from specdec_core.models.prefix_cache import PrefixCache
+from specdec_core.sampling.generators import row_seed
 from tests.decoding.letters import VOCAB, tiny_tokenizer
 from tests.pairwise import some
 from tests.tiny import DECODER_ONLY, tiny_model

@@ -15,7 +15,8 @@ import torch
 from tokenizers import Tokenizer, models
 from transformers import PreTrainedTokenizerFast
 
-from specdec_core.decoding import Decoder, TraceObserver
+from specdec_core.decoding.decoder import Decoder
+from specdec_core.decoding.observers import TraceObserver
 from specdec_core.interface import Candidates, ConfigError, DeterministicDrafter, Drafter, DraftSession, TokenTree
 from specdec_core.interface.constraint import Constraint
 from specdec_core.interface.errors import ArgumentError

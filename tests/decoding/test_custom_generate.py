@@ -14,7 +14,7 @@ from transformers import (
 )
 
 from specdec_core import generate_with
-from specdec_core.decoding import Metrics
+from specdec_core.decoding.counts import Metrics
 from specdec_core.decoding.custom_generate import function as custom_generate
 from specdec_core.interface import ConfigError, TokenTree
 from specdec_core.interface.settings import SamplingSettings

@@ -11,7 +11,7 @@ from collections import Counter
 import pytest
 import torch
 
-from specdec_core.decoding import Decoder
+from specdec_core.decoding.decoder import Decoder
 from specdec_core.interface import LAST_HIDDEN, ModelError
 from specdec_core.interface.settings import GenerationSettings, SamplingSettings
 from specdec_core.models import ModelSession, wrap_model

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from specdec_core.decoding import Decoder
+from specdec_core.decoding.decoder import Decoder
 from specdec_core.interface import (
     ConfigError,
     Dense,

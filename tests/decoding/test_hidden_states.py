@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
-from specdec_core.decoding import Decoder
+from specdec_core.decoding.decoder import Decoder
 from specdec_core.interface import LAST_HIDDEN, Drafter, DraftSession, PluginConfig, Proposal, TokenTree
 from specdec_core.interface.settings import GenerationSettings, SamplingSettings
-from specdec_core.models import PrefixCache, wrap_model
+from specdec_core.models import wrap_model
+from specdec_core.models.prefix_cache import PrefixCache
 from specdec_drafters.hierarchical import HierarchicalDrafter
 from specdec_drafters.settings import HierarchicalConfig
 from tests.decoding.letters import PROMPT, tiny_tokenizer

@@ -7,7 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from specdec_core.decoding import Decoder, Observer, TraceObserver, stream_text
+from specdec_core.decoding.decoder import Decoder
+from specdec_core.decoding.observers import Observer, TraceObserver, stream_text
 from specdec_core.decoding.rows import StopRule
 from specdec_core.decoding.step_loop import finished
 from specdec_core.interface import ConfigError

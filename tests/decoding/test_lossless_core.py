@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import pytest
 
-from specdec_core.decoding import Decoder, TraceObserver
+from specdec_core.decoding.decoder import Decoder
+from specdec_core.decoding.observers import TraceObserver
 from specdec_core.interface.settings import GenerationSettings, SamplingSettings
 from tests.lossless import PROMPT, SETTINGS, VOCAB, doubled_p_value, enumerate_continuations, small_target
 from tests.pairwise import some

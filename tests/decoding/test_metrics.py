@@ -6,8 +6,9 @@ from time import sleep
 
 import pytest
 
-from specdec_core.decoding import Decoder, Metrics, TraceObserver
-from specdec_core.decoding.counts import StepTimes, Tally
+from specdec_core.decoding.counts import Metrics, StepTimes, Tally
+from specdec_core.decoding.decoder import Decoder
+from specdec_core.decoding.observers import TraceObserver
 from specdec_core.interface import Outcome, StepReport
 from specdec_core.interface.errors import PluginWarning
 from specdec_core.interface.settings import GenerationSettings

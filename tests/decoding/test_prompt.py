@@ -3,7 +3,7 @@
 import pytest
 
 from specdec_core import Decoder, GenerationSettings
-from specdec_core.decoding import check_prompts
+from specdec_core.decoding.prompt_ids import check_prompts
 from specdec_core.interface.errors import PromptError
 from specdec_core.models import wrap_model
 from tests.tiny import tiny_model

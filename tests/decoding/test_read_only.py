@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from specdec_core.decoding import Decoder
+from specdec_core.decoding.decoder import Decoder
 from specdec_core.decoding.rows import TokenView
 from specdec_core.interface import DeterministicDrafter
 from specdec_core.models import wrap_model

@@ -5,7 +5,9 @@ from json import dumps, loads
 
 import pytest
 
-from specdec_core.decoding import Decoder, RequestMetrics, TraceObserver
+from specdec_core.decoding.counts import RequestMetrics
+from specdec_core.decoding.decoder import Decoder
+from specdec_core.decoding.observers import TraceObserver
 from specdec_core.interface import TokenTree
 from specdec_core.models import wrap_model
 from tests.tiny import tiny_model

@@ -8,7 +8,7 @@ from html import unescape
 import pytest
 
 from specdec_core import BatchResult, Decoder, Generation, Metrics, TraceObserver, load_model
-from specdec_core.decoding import PluginFailure
+from specdec_core.decoding.guard import PluginFailure
 from specdec_core.models import wrap_model
 from tests.tiny import tiny_model
 from tests.toys import CountingDrafter, TableDrafter

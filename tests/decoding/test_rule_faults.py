@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from specdec_core.decoding import Decoder
+from specdec_core.decoding.decoder import Decoder
 from specdec_core.interface import AcceptanceResult, AcceptanceRule, PluginError, RuleConfig
 from specdec_core.interface.errors import PluginWarning
 from specdec_core.interface.settings import GenerationSettings, SamplingSettings

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from specdec_core.decoding import Decoder, RequestMetrics, TraceObserver, thinking_marks, thinking_span
+from specdec_core.decoding.chat import thinking_marks, thinking_span
+from specdec_core.decoding.counts import RequestMetrics
+from specdec_core.decoding.decoder import Decoder
+from specdec_core.decoding.observers import TraceObserver
 from specdec_core.models import wrap_model
 from tests.tiny import tiny_model
 from tests.toys import Gamma

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 
-from specdec_core.decoding import Decoder
+from specdec_core.decoding.decoder import Decoder
 from specdec_core.interface.settings import GenerationSettings, SamplingSettings
 from specdec_core.models import pack, wrap_model
 from tests.catalogue import FORGETFUL, REMEMBERING, Catalogue

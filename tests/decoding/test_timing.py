@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from specdec_core.costs import measured_costs
+from specdec_core.costs.step_costs import measured_costs
 from specdec_core.decoding.timing import watch_steps
 from specdec_core.interface.settings import SamplingSettings
 from tests.lossless import PROMPT, small_target

@@ -9,7 +9,9 @@ from itertools import accumulate
 import pytest
 import torch
 
-from specdec_core.decoding import Decoder, TraceObserver, verification_record
+from specdec_core.decoding import verification_record
+from specdec_core.decoding.decoder import Decoder
+from specdec_core.decoding.observers import TraceObserver
 from specdec_core.interface import TokenTree
 from specdec_core.interface.errors import ArgumentError
 from specdec_core.trace.figure import trace_html, trace_page

@@ -7,7 +7,8 @@ from itertools import product
 
 import pytest
 
-from specdec_core.decoding import Decoder, TraceObserver
+from specdec_core.decoding.decoder import Decoder
+from specdec_core.decoding.observers import TraceObserver
 from specdec_core.interface import BestFirstTree, DraftSession, Proposal, TokenTree
 from specdec_core.interface.errors import PluginWarning
 from tests.lossless import SETTINGS, VOCAB, doubled_p_value, enumerate_continuations, small_target

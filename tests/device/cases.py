@@ -7,7 +7,8 @@ from pathlib import Path
 from tempfile import mkdtemp
 
 from specdec_core import default_registry
-from specdec_core.decoding import BatchResult, Decoder
+from specdec_core.decoding.decoder import Decoder
+from specdec_core.decoding.result import BatchResult
 from specdec_core.interface import Drafter
 from specdec_core.models import LoadedModel, compile_model, wrap_model
 from specdec_core.testing.harness.tiny_target import VOCAB

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from torch import nn
 
-from specdec_core.decoding import Decoder
+from specdec_core.decoding.decoder import Decoder
 from specdec_core.models import compile_model
 from specdec_drafters.common.model_drafter import ModelDrafter
 from tests import simulated_gpu

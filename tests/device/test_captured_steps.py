@@ -10,8 +10,9 @@ from functools import cache
 import pytest
 import torch
 
-from specdec_core.decoding import Decoder, captured
+from specdec_core.decoding import captured
 from specdec_core.decoding.captured import CapturedDecision, CapturedLine
+from specdec_core.decoding.decoder import Decoder
 from specdec_core.interface import Dense, Drafter, DraftSession, ModelError, Proposal
 from specdec_core.interface.errors import PluginWarning
 from specdec_core.models import compile_model, wrap_model

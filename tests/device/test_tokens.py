@@ -8,7 +8,7 @@ from itertools import product
 import pytest
 import torch
 
-from specdec_core.decoding import Decoder
+from specdec_core.decoding.decoder import Decoder
 from specdec_core.interface import Dense, Drafter, DraftSession, ModelError, Proposal
 from specdec_core.interface.errors import PluginWarning
 from specdec_core.models import pack, wrap_model

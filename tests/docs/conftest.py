@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from filelock import FileLock
 
-from specdec_core.registry import default_registry
+from specdec_core.registry.registry import default_registry
 from tests.docs.hub import SmallHub
 from tests.docs.pages import ROOT
 from tests.packages import install

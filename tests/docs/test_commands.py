@@ -20,8 +20,8 @@ import typer
 from typer.testing import CliRunner
 
 from specdec_core.cli.main import app
-from specdec_core.costs import StepCosts
 from specdec_core.costs.measurement import DrafterMeasurement, Measurement, write_measurement
+from specdec_core.costs.step_costs import StepCosts
 from specdec_core.interface import SpecdecError
 from tests.docs.pages import (
     PAGES,

@@ -20,9 +20,9 @@ from specdec_core import (
     SamplingSettings,
 )
 from specdec_core.cli.main import app
-from specdec_core.decoding import TraceObserver
+from specdec_core.decoding.observers import TraceObserver
 from specdec_core.interface import TokenTree
-from specdec_core.registry import Registry
+from specdec_core.registry.registry import Registry
 from specdec_core.study import load_study, run_model
 from specdec_core.testing import DrafterKit, RuleKit
 from specdec_core.verification import dense

@@ -18,8 +18,8 @@ from typer.testing import CliRunner
 from specdec_core import PluginConfig
 from specdec_core.cli.main import app
 from specdec_core.interface.errors import PromptError
-from specdec_core.registry import default_registry
 from specdec_core.registry.cli_fields import cli_fields
+from specdec_core.registry.registry import default_registry
 from specdec_core.study import load_study, study_model
 from specdec_core.study.config.prompt_rows import Row
 from specdec_core.study.config.prompts import read_prompts

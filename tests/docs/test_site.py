@@ -11,7 +11,7 @@ from urllib.parse import unquote
 
 import pytest
 
-from specdec_core.registry import HookSpecs
+from specdec_core.registry.hookspecs import HookSpecs
 from tests.docs.public_names import public_names
 
 pytestmark = pytest.mark.slow  # `scripts/docs` builds the site too

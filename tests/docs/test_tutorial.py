@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from specdec_core import TargetInfo
 from specdec_core.cli.main import app
-from specdec_core.registry import default_registry
+from specdec_core.registry.registry import default_registry
 from tests.docs.pages import ROOT, TUTORIAL, blocks, load, name, outputs, shell_lines
 
 walk = load(ROOT / "docs" / "walk.py")

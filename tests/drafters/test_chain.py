@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from specdec_core.decoding import Decoder, Observer
+from specdec_core.decoding.decoder import Decoder
+from specdec_core.decoding.observers import Observer
 from specdec_core.decoding.request import DraftRecorder
 from specdec_core.interface import (
     LAST_HIDDEN,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from specdec_core.decoding import Decoder, TraceObserver
+from specdec_core.decoding.decoder import Decoder
+from specdec_core.decoding.observers import TraceObserver
 from specdec_core.interface.settings import GenerationSettings, SamplingSettings
 from specdec_drafters import chain as chain_module
 from tests.drafters.chains import chain

@@ -9,11 +9,11 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from specdec_core.decoding import Decoder
+from specdec_core.decoding.decoder import Decoder
 from specdec_core.interface import ModelError, TokenTree
 from specdec_core.interface.settings import GenerationSettings
 from specdec_core.models import load_model
-from specdec_core.registry import shipped_file
+from specdec_core.registry.shipped import shipped_file
 from specdec_core.study.config.prompts import read_prompts
 from specdec_core.study.config.schema import PromptsConfig
 from specdec_drafters.chain import ChainDrafter

@@ -8,7 +8,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from specdec_core.decoding import Decoder
+from specdec_core.decoding.decoder import Decoder
 from specdec_core.interface import ModelError, TokenTree
 from specdec_drafters.eagle3.checkpoint import read_eagle3
 from specdec_drafters.eagle3.drafter import Eagle3Drafter

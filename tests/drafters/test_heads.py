@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from specdec_core.decoding import Decoder
+from specdec_core.decoding.decoder import Decoder
 from specdec_core.interface import LAST_HIDDEN, ModelError, TargetInfo, TokenTree
 from specdec_core.interface.settings import GenerationSettings, SamplingSettings
 from specdec_core.models import inflate, load_model, wrap_model

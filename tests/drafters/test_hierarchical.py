@@ -8,7 +8,7 @@ import pytest
 from pydantic import ValidationError
 
 from specdec_core import default_registry
-from specdec_core.decoding import Decoder
+from specdec_core.decoding.decoder import Decoder
 from specdec_core.interface import (
     BestFirstTree,
     PluginConfig,

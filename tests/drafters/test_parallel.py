@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from specdec_core.decoding import Decoder
+from specdec_core.decoding.decoder import Decoder
 from specdec_core.interface import ModelError, TargetInfo
 from specdec_core.models import load_model, wrap_model
 from specdec_drafters.parallel import ParallelDrafter

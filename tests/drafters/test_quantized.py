@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from specdec_core.decoding import Decoder
+from specdec_core.decoding.decoder import Decoder
 from specdec_core.interface import ModelError
 from specdec_core.interface.settings import SamplingSettings
 from specdec_core.models import load_model, pack, quantize, wrap_model

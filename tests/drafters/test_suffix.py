@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specdec_core.decoding import Decoder
+from specdec_core.decoding.decoder import Decoder
 from specdec_core.interface import PointMass, TargetInfo
 from specdec_drafters.common.retrieval import GrowingText
 from specdec_drafters.settings import SuffixConfig

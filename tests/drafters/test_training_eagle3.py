@@ -9,7 +9,7 @@ import torch
 from pydantic import ValidationError
 from safetensors.torch import load_file
 
-from specdec_core.decoding import Decoder
+from specdec_core.decoding.decoder import Decoder
 from specdec_core.interface import ConfigError, ModelError
 from specdec_core.interface.settings import GenerationSettings
 from specdec_core.testing import DrafterKit

@@ -7,7 +7,7 @@ import json
 import pytest
 import torch
 
-from specdec_core.decoding import Decoder
+from specdec_core.decoding.decoder import Decoder
 from specdec_core.interface.settings import GenerationSettings
 from specdec_core.models import first_layers
 from specdec_drafters.early_exit.drafter import (

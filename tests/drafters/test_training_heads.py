@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from specdec_core.decoding import Decoder
+from specdec_core.decoding.decoder import Decoder
 from specdec_core.interface.settings import GenerationSettings
 from specdec_drafters.heads.drafter import (
     Heads,

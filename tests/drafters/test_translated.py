@@ -11,7 +11,7 @@ import pytest
 import torch
 from tokenizers import decoders
 
-from specdec_core.decoding import Decoder
+from specdec_core.decoding.decoder import Decoder
 from specdec_core.decoding.request import DraftRecorder
 from specdec_core.interface import Candidates, Dense, PointMass, Proposal, Sparse, TargetInfo
 from specdec_core.interface.settings import SamplingSettings

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from specdec_core.decoding import Decoder
+from specdec_core.decoding.decoder import Decoder
 from specdec_core.interface import PluginConfig, TargetInfo
 from specdec_core.interface.settings import GenerationSettings, SamplingSettings
 from specdec_core.models import wrap_model

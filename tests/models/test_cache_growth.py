@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from specdec_core.decoding import Decoder
+from specdec_core.decoding.decoder import Decoder
 from specdec_core.models import ModelSession, load_model, wrap_model
 from specdec_core.models.run import cache
 from specdec_core.models.run.cache import SlotCache

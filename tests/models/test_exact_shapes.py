@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from specdec_core.decoding import Decoder
+from specdec_core.decoding.decoder import Decoder
 from specdec_core.interface import Drafter, ModelError
 from specdec_core.interface.settings import TargetConfig
 from specdec_core.models import LoadedModel, ModelSession, load_model, with_exact_shapes, wrap_model

@@ -8,7 +8,7 @@ import pytest
 import torch
 import transformers
 
-from specdec_core.decoding import Decoder
+from specdec_core.decoding.decoder import Decoder
 from specdec_core.interface import ModelError
 from specdec_core.interface.errors import PromptError
 from specdec_core.interface.settings import GenerationSettings, SamplingSettings

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from specdec_core import generate_with
-from specdec_core.decoding import Decoder
+from specdec_core.decoding.decoder import Decoder
 from specdec_core.interface import ModelError
 from specdec_core.models import ModelSession, load_model, load_vocabulary, wrap_model
 from tests.generation.families import MULTIMODAL, build

@@ -10,7 +10,7 @@ import torch
 from pydantic import ValidationError
 from safetensors.torch import load_file, save_file
 
-from specdec_core.decoding import Decoder
+from specdec_core.decoding.decoder import Decoder
 from specdec_core.interface import ModelError, ModelSettings
 from specdec_core.interface.settings import GenerationSettings, SamplingSettings
 from specdec_core.models import load_model, load_vocabulary, wrap_model

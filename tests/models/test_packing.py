@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 import torch
 
-from specdec_core.decoding import Decoder
+from specdec_core.decoding.decoder import Decoder
 from specdec_core.interface import ModelError
 from specdec_core.interface.settings import GenerationSettings, SamplingSettings, TargetConfig
 from specdec_core.models import load_model, pack, quantize, wrap_model

@@ -6,10 +6,11 @@ import pytest
 import torch
 import transformers
 
-from specdec_core.decoding import Decoder
+from specdec_core.decoding.decoder import Decoder
 from specdec_core.interface import ModelError
 from specdec_core.interface.settings import GenerationSettings, SamplingSettings
-from specdec_core.models import TESTED_FAMILIES, ModelSession, wrap_model
+from specdec_core.models import ModelSession, wrap_model
+from specdec_core.models.load.probe import TESTED_FAMILIES
 from specdec_core.testing.harness.tiny_target import random_model
 from tests.generation.families import IDS, OLD, build
 from tests.tiny import FAMILIES, tiny_model

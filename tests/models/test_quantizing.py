@@ -6,7 +6,7 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from specdec_core.decoding import Decoder
+from specdec_core.decoding.decoder import Decoder
 from specdec_core.interface import ModelError
 from specdec_core.interface.settings import GenerationSettings, SamplingSettings, TargetConfig
 from specdec_core.models import inflate, load_model, pack, quantize, wrap_model

@@ -10,8 +10,9 @@ import torch
 import transformers
 
 from specdec_core.interface import ModelError
-from specdec_core.models import ModelSession, first_layers, load_model, pack, with_modules, wrap_model
+from specdec_core.models import ModelSession, first_layers, load_model, pack, wrap_model
 from specdec_core.models.fast.packing import PackedLinear
+from specdec_core.models.variants import with_modules
 from specdec_core.testing.harness.state import changed_state, model_state
 from specdec_core.testing.harness.tiny_target import random_model
 from tests.models.test_length import IDS, SIZES

@@ -7,7 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from specdec_core.cli.main import app
-from specdec_core.costs import read_measurement
+from specdec_core.costs.measurement import read_measurement
 from specdec_core.interface.settings import SamplingSettings
 from specdec_core.offline.measure import mean_acceptance
 from specdec_core.offline.replay.text_acceptance import TextAcceptance

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from specdec_core.decoding import Decoder
+from specdec_core.decoding.decoder import Decoder
 from specdec_core.interface.settings import GenerationSettings, SamplingSettings
 from specdec_drafters.chain import ChainDrafter
 from specdec_drafters.prompt_copy import PromptCopyDrafter

@@ -7,8 +7,8 @@ import json
 import pytest
 from pydantic import ValidationError
 
-from specdec_core.costs import Measurement, StepCosts
-from specdec_core.costs.measurement import Acceptance, DrafterMeasurement, write_measurement
+from specdec_core.costs.measurement import Acceptance, DrafterMeasurement, Measurement, write_measurement
+from specdec_core.costs.step_costs import StepCosts
 from specdec_core.interface import ConfigError
 from specdec_core.study import load_study
 from specdec_core.theory.speed import walltime_improvement

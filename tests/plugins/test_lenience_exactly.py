@@ -8,7 +8,8 @@ from collections import Counter
 import pytest
 import torch
 
-from specdec_core.decoding import Decoder, Metrics
+from specdec_core.decoding.counts import Metrics
+from specdec_core.decoding.decoder import Decoder
 from specdec_core.interface.settings import GenerationSettings, SamplingSettings
 from specdec_plugins.lenience.budgeted import BudgetedLenience, BudgetedLenienceConfig
 from specdec_plugins.lenience.constant import ConstantLenience, ConstantLenienceConfig

@@ -9,7 +9,7 @@ import pytest
 import specdec_drafters.plugin
 import specdec_plugins.plugin
 from specdec_core.interface import AcceptanceRule, Drafter, GammaController, LenienceController, Trainer
-from specdec_core.registry import HOOKS_BY_KIND
+from specdec_core.registry.hookspecs import HOOKS_BY_KIND
 from specdec_core.study import load_study
 
 SPECS = [

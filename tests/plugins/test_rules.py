@@ -8,7 +8,7 @@ from itertools import product
 import pytest
 import torch
 
-from specdec_core.decoding import Decoder
+from specdec_core.decoding.decoder import Decoder
 from specdec_core.interface import PluginError, PointMass, Proposal
 from specdec_core.interface.settings import SamplingSettings
 from specdec_core.testing.harness.rule_distribution import (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from specdec_core import default_registry
-from specdec_core.decoding import Decoder
+from specdec_core.decoding.decoder import Decoder
 from specdec_drafters.hierarchical import HierarchicalDrafter
 from specdec_drafters.settings import HierarchicalConfig
 from tests.catalogue import GAMMAS

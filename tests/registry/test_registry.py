@@ -6,8 +6,9 @@ from pydantic import BaseModel, Field
 
 from specdec_core import DrafterConfig, PluginConfig, PluginSpec, TargetInfo
 from specdec_core.interface import PluginError
-from specdec_core.registry import Registry, check_requirements
 from specdec_core.registry.cli_fields import cli_fields
+from specdec_core.registry.registry import Registry
+from specdec_core.registry.requirements import check_requirements
 
 ONE = """
     from specdec_core import DrafterConfig, PluginSpec, hookimpl

@@ -9,13 +9,8 @@ import pytest
 from specdec_core.interface.errors import ConfigError, ModelError
 from specdec_core.models import model_folder
 from specdec_core.offline.record.store import read_record
-from specdec_core.registry import (
-    Registry,
-    default_registry,
-    drafter_settings,
-    is_shipped,
-    shipped_file,
-)
+from specdec_core.registry.registry import Registry, default_registry
+from specdec_core.registry.shipped import drafter_settings, is_shipped, shipped_file
 from specdec_core.study import load_study
 from specdec_core.study.config.prompts import read_prompts
 from specdec_core.study.config.schema import PromptsConfig

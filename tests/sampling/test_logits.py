@@ -7,7 +7,7 @@ import torch
 from pydantic import ValidationError
 from transformers.generation import logits_process as hf
 
-from specdec_core.decoding import Decoder
+from specdec_core.decoding.decoder import Decoder
 from specdec_core.interface import ConfigError
 from specdec_core.interface.settings import GenerationSettings, SamplingSettings
 from specdec_core.models import wrap_model

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from specdec_core import compare, load_model
-from specdec_core.decoding import Decoder, row_seed
+from specdec_core.decoding.decoder import Decoder
 from specdec_core.interface import ConfigError
 from specdec_core.interface.errors import OutOfMemoryError
 from specdec_core.offline.record.decode import forced_pass
@@ -18,6 +18,7 @@ from specdec_core.offline.record.store import read_record
 from specdec_core.offline.record.tasks import part_for
 from specdec_core.offline.replay.comparison import replay
 from specdec_core.offline.replay.study_replay import replay_study
+from specdec_core.sampling.generators import row_seed
 from specdec_core.study import load_study
 from specdec_core.study.memory import memory_needs
 from tests.decoding.letters import VOCAB, tiny_tokenizer

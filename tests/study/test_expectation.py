@@ -4,8 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from specdec_core.decoding import Metrics
-from specdec_core.decoding.counts import StepTimes
+from specdec_core.decoding.counts import Metrics, StepTimes
 from specdec_core.study.report.expectation import (
     Expectation,
     TimeShares,

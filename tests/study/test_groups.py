@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from specdec_core.decoding import Metrics, RequestMetrics
+from specdec_core.decoding.counts import Metrics, RequestMetrics
 from specdec_core.interface.errors import ConfigError
 from specdec_core.study import compare
 from specdec_core.study.config.grouping import batches_of, groups_of

@@ -5,8 +5,7 @@ import os
 
 import pytest
 
-from specdec_core.decoding import Metrics, RequestMetrics
-from specdec_core.decoding.counts import StepTimes
+from specdec_core.decoding.counts import Metrics, RequestMetrics, StepTimes
 from specdec_core.interface import ConfigError
 from specdec_core.study.report.quality import Output
 from specdec_core.study.run.folder import StorageError, make_folder

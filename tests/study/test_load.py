@@ -6,7 +6,7 @@ from contextlib import suppress
 import pytest
 
 from specdec_core.interface import ConfigError
-from specdec_core.registry import default_registry
+from specdec_core.registry.registry import default_registry
 from specdec_core.study import BASELINE, RunLabels, load_study, study_schema
 from specdec_core.study.config.schema import RunConfig, StudyConfig
 

@@ -5,7 +5,7 @@ import torch
 from typer.testing import CliRunner
 
 from specdec_core.cli.main import app
-from specdec_core.decoding import Decoder
+from specdec_core.decoding.decoder import Decoder
 from specdec_core.interface.errors import OutOfMemoryError
 from specdec_core.interface.trainer import NoProgress
 from specdec_core.models import ModelSession, load_model

@@ -9,10 +9,11 @@ from weakref import WeakKeyDictionary
 
 import pytest
 
-from specdec_core.decoding import Decoder, thinking
+from specdec_core.decoding import chat
+from specdec_core.decoding.decoder import Decoder
 from specdec_core.interface import ConfigError, ModelError
 from specdec_core.interface.errors import PromptError
-from specdec_core.registry import default_registry
+from specdec_core.registry.registry import default_registry
 from specdec_core.study.report.quality import Output
 from specdec_core.study.report.result_files import first_outputs, write_results
 from specdec_core.study.report.summary import (
@@ -141,7 +142,7 @@ def test_requests_have_figures_of_their_own(result_of, tmp_path):
 
 
 def test_the_acceptance_of_thinking_parts_is_apart(study, monkeypatch):
-    monkeypatch.setattr(thinking, "MARKS", (("f", "d"),))  # one prompt opens a thinking part
+    monkeypatch.setattr(chat, "MARKS", (("f", "d"),))  # one prompt opens a thinking part
     result = run_study(study(STUDY, "repeats=1"), Recorder())
     baseline, echo, _ = summarize(result)
     parts, whole = echo.thinking, echo.speculative_decoding

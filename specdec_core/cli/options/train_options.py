@@ -12,8 +12,8 @@ from pydantic.fields import FieldInfo
 from specdec_core.cli.options.shared_options import Quiet
 from specdec_core.interface import PluginConfig, PluginSpec
 from specdec_core.interface.errors import ConfigError
-from specdec_core.registry import describe
 from specdec_core.registry.cli_fields import CliField, cli_fields
+from specdec_core.registry.validation_errors import describe
 
 RunTrainer: TypeAlias = Callable[[PluginSpec, Mapping[str, Any], bool], None]
 """Runs a trainer, given the options as written and whether to hide progress."""

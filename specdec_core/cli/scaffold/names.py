@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 import specdec_core
 import specdec_core.interface
 from specdec_core.interface.errors import ConfigError, PluginError
-from specdec_core.registry import KIND_LABELS
+from specdec_core.registry.hookspecs import KIND_LABELS
 
 if TYPE_CHECKING:
     from specdec_core.interface.spec import PluginKind
-    from specdec_core.registry import Registry
+    from specdec_core.registry.registry import Registry
 
 _NAME = re.compile(r"[a-z][a-z0-9]*(?:[-_][a-z0-9]+)*")
 _MAX_LENGTH = 60  # files are named after it, and file names have at most 255 bytes

@@ -11,7 +11,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from specdec_core._version import installed_version
 from specdec_core.interface.errors import ConfigError
 from specdec_core.interface.files import check_output, writing_folder
-from specdec_core.registry import HOOKS_BY_KIND, KIND_LABELS
+from specdec_core.registry.hookspecs import HOOKS_BY_KIND, KIND_LABELS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

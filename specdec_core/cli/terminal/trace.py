@@ -13,7 +13,7 @@ from specdec_core.study.report.formats import visible
 from specdec_core.trace.figure import shown
 
 if TYPE_CHECKING:
-    from specdec_core.decoding import BatchResult
+    from specdec_core.decoding.result import BatchResult
 
 Fate: TypeAlias = TokenOrigin | Literal["rejected"]
 

@@ -31,7 +31,8 @@ from specdec_core.decoding.validation import FINE, worst
 from specdec_core.interface import LAST_HIDDEN, Outcome, StepReport
 from specdec_core.interface.errors import NumericsError
 from specdec_core.interface.outcome import common_prefix
-from specdec_core.models import ModelSession, inference_only
+from specdec_core.models import ModelSession
+from specdec_core.models.device import inference_only
 from specdec_core.sampling.logits import LogitsToProbs
 
 

@@ -20,7 +20,8 @@ from transformers.generation import GenerationMode
 
 from specdec_core.decoding.custom_generate.processors import Padding
 from specdec_core.interface import ConfigError
-from specdec_core.models import Encoded, LoadedModel
+from specdec_core.models import LoadedModel
+from specdec_core.models.run.encoder import Encoded
 
 UNSUPPORTED: Mapping[str, str] = {
     "num_beams": "beam search. `Decoder.generate(..., beams=...)` has it, with a drafter",

@@ -9,13 +9,9 @@ from specdec_core.interface.errors import PluginError
 from specdec_core.interface.settings import ModelSettings
 from specdec_core.models.load.resolve import has_encoder, near_miss
 from specdec_core.models.load.vocabulary import local_vocabulary, vocabulary_mismatch
-from specdec_core.registry import (
-    Keys,
-    Registry,
-    check_requirements,
-    encoder_mismatch,
-    nested_settings,
-)
+from specdec_core.registry.nesting import Keys, nested_settings
+from specdec_core.registry.registry import Registry
+from specdec_core.registry.requirements import check_requirements, encoder_mismatch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

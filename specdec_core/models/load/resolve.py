@@ -9,7 +9,7 @@ from typing import Any
 
 from specdec_core.interface.errors import ModelError, did_you_mean, exception_text
 from specdec_core.interface.files import input_path
-from specdec_core.registry import is_shipped, shipped_file
+from specdec_core.registry.shipped import is_shipped, shipped_file
 
 _DECODER_ONLY_SUFFIXES = ("ForCausalLM", "LMHeadModel")
 """Suffixes of the class names of decoder-only models."""

@@ -15,10 +15,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from specdec_core.decoding import Decoder, Observer, Turn, answers
+from specdec_core.decoding.chat import answers
+from specdec_core.decoding.decoder import Decoder
+from specdec_core.decoding.observers import Observer
 from specdec_core.interface import LAST_HIDDEN, AcceptanceResult, Proposal, StepReport
 from specdec_core.interface.settings import GenerationSettings, SamplingSettings
-from specdec_core.models import LoadedModel, ModelSession, inference_only
+from specdec_core.models import LoadedModel, ModelSession
+from specdec_core.models.chat_template import Turn
+from specdec_core.models.device import inference_only
 from specdec_core.offline.record.format import RecordedText
 from specdec_core.verification import SpeculativeSampling
 

@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from safetensors import safe_open
 
-from specdec_core.costs import Machine, StepCosts
-from specdec_core.costs.step_costs import Seconds, Spread
+from specdec_core.costs.step_costs import Machine, Seconds, Spread, StepCosts
 from specdec_core.interface.errors import ConfigError, differences
 from specdec_core.interface.settings import GenerationSettings, SamplingSettings, TargetConfig
 from specdec_core.models.load.resolve import model_folder

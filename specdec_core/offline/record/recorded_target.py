@@ -22,7 +22,7 @@ from specdec_core.models.load.loading import load_as_set
 from specdec_core.models.load.locate import read_tokenizer
 from specdec_core.offline.record.format import Record
 from specdec_core.offline.record.store import FEATURES, TOKENIZER, damaged
-from specdec_core.registry import is_shipped
+from specdec_core.registry.shipped import is_shipped
 
 _INPUT, _OUTPUT = "input_embeddings", "output_embeddings"
 

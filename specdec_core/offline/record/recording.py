@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from specdec_core.cluster import Pool
-from specdec_core.costs import measured_costs
+from specdec_core.costs.step_costs import measured_costs
 from specdec_core.decoding.prompt_ids import encode_prompt
 from specdec_core.decoding.timing import watch_steps
 from specdec_core.interface import Progress

@@ -30,7 +30,7 @@ from specdec_core.offline.record.format import (
     TextLine,
     VerifyTimes,
 )
-from specdec_core.registry import shipped_file
+from specdec_core.registry.shipped import shipped_file
 from specdec_core.study.config.prompt_file import PromptText
 
 TOKENIZER = "tokenizer"

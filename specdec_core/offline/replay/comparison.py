@@ -15,13 +15,14 @@ from specdec_core.offline.candidate_runs import (
     study_of_drafters,
 )
 from specdec_core.offline.record.tasks import named_models, part_for, recorded_tasks
-from specdec_core.registry import default_registry, plugin_settings
+from specdec_core.registry.registry import default_registry
+from specdec_core.registry.settings_models import plugin_settings
 from specdec_core.study.comparison import Comparison, StudyLike, hold
 from specdec_core.study.config.loader import MAX_RUNS, load_study
 from specdec_core.study.config.study import Study, Task
 
 if TYPE_CHECKING:
-    from specdec_core.costs import Machine
+    from specdec_core.costs.step_costs import Machine
     from specdec_core.interface import Progress
     from specdec_core.interface.settings import TargetConfig
     from specdec_core.offline.record.format import Record, RecordPart

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from specdec_core.costs import StepCosts
+from specdec_core.costs.step_costs import StepCosts
 from specdec_core.decoding.counts import Metrics, StepTimes, Tally
 from specdec_core.decoding.guard import PluginGuard
 from specdec_core.decoding.proposer import checked_plan

@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 
 from specdec_core.cluster import LocalPool, Pool
-from specdec_core.costs import StepCosts
+from specdec_core.costs.step_costs import StepCosts
 from specdec_core.interface import AcceptanceRule, GammaController
 from specdec_core.offline.record.format import PartHeader, Record
 from specdec_core.offline.record.store import read_record

@@ -14,7 +14,7 @@ import torch
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
-from specdec_core.costs import StepCosts
+from specdec_core.costs.step_costs import StepCosts
 from specdec_core.interface import ConfigError, Drafter, PluginConfig, Progress, Proposal
 from specdec_core.interface.settings import SamplingSettings
 from specdec_core.interface.trainer import NoProgress
@@ -25,7 +25,7 @@ from specdec_core.offline.replay.drafter_times import draft_seconds
 from specdec_core.offline.replay.preparation import Preparation
 from specdec_core.offline.replay.text_acceptance import TextAcceptance
 from specdec_core.offline.replay.text_oracle import ForcedDraft, ForcedText, TextOracle
-from specdec_core.registry import Registry
+from specdec_core.registry.registry import Registry
 
 BATCH_SIZE = 16
 """Number of texts that a drafter is asked for together. Another one may change the last bits of results."""

@@ -8,7 +8,7 @@ from typing import Protocol
 
 import numpy as np
 
-from specdec_core.costs.timed_steps import mean_seconds
+from specdec_core.costs.step_costs import mean_seconds
 from specdec_core.interface import Proposal
 from specdec_core.models.device import synchronize
 from specdec_core.offline.replay.text_acceptance import TextAcceptance
@@ -35,7 +35,7 @@ def draft_seconds(
     many tokens as would be accepted, a number drawn at random, and is free from there on, so that
     caches are rolled back as they are in decoding. The first step, which reads the prompt, is left out. Lengths
     that did not occur are interpolated; a drafter that was asked and drafted nothing counts as k = 0, and D(0) is
-    0 where that never happened. `specdec_core.costs.timed_steps` says why it is the mean.
+    0 where that never happened. `specdec_core.costs.step_costs` says why it is the mean.
 
     Args:
         texts: Texts with the acceptance along each; as many as are needed are read.

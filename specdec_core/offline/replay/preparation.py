@@ -26,8 +26,8 @@ from specdec_core.offline.record.decode import forced_pass
 from specdec_core.offline.record.format import PartHeader, Record, RecordedText
 from specdec_core.offline.record.recorded_target import load_recorded, target_info
 from specdec_core.offline.replay.text_oracle import ForcedText
-from specdec_core.registry import Registry, default_registry, dotted
-from specdec_core.registry.nesting import Keys
+from specdec_core.registry.nesting import Keys, dotted
+from specdec_core.registry.registry import Registry, default_registry
 
 
 class Preparation:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from specdec_core.costs import StepCosts
+from specdec_core.costs.step_costs import StepCosts
 from specdec_core.decoding.counts import Metrics, StepTimes
 from specdec_core.interface import AcceptanceRule, ConfigError, GammaController
 from specdec_core.interface.controllers import FixedGamma

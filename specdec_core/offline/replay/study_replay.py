@@ -17,9 +17,8 @@ import numpy as np
 import torch
 
 from specdec_core.cluster import Pool
-from specdec_core.costs import Machine, StepCosts
-from specdec_core.decoding import make_gamma, make_lenience, make_rule
-from specdec_core.decoding.arguments import require
+from specdec_core.costs.step_costs import Machine, StepCosts
+from specdec_core.decoding.arguments import make_gamma, make_lenience, make_rule, require
 from specdec_core.interface import (
     AcceptanceRule,
     GammaController,
@@ -37,7 +36,7 @@ from specdec_core.offline.record.recorded_target import recorded_tokenizer
 from specdec_core.offline.replay.drafted import Drafted, DrafterJob
 from specdec_core.offline.replay.replayed_metrics import Replayed, expected_metrics
 from specdec_core.offline.replay.text_acceptance import TextAcceptance, rule_name
-from specdec_core.registry import Registry, default_registry
+from specdec_core.registry.registry import Registry, default_registry
 from specdec_core.study.config.study import Run, Study, Task, drafter_key
 from specdec_core.study.report.quality import Output
 from specdec_core.study.run.provenance import study_provenance

@@ -32,7 +32,7 @@ from specdec_core.interface import (
 )
 from specdec_core.interface.controllers import ScriptedGamma
 from specdec_core.interface.settings import SamplingSettings
-from specdec_core.models import inference_only
+from specdec_core.models.device import inference_only
 from specdec_core.offline.record.format import RecordedText
 from specdec_core.offline.replay.forced import ForcedContext, ForcedSampler
 from specdec_core.sampling.generators import RowGenerators, row_seed

@@ -10,8 +10,8 @@ from specdec_core.interface.run import RunSettings
 from specdec_core.models.load.model_requirements import unmet_requirements
 from specdec_core.models.load.resolve import has_encoder
 from specdec_core.models.load.vocabulary import local_vocabulary
-from specdec_core.registry import Registry
 from specdec_core.registry.nesting import Keys
+from specdec_core.registry.registry import Registry
 from specdec_core.study.config.schema import StudyConfig
 from specdec_core.study.config.study import BASELINE, Run, Task
 

@@ -14,15 +14,9 @@ from specdec_core.interface.errors import ConfigError, ModelError, PromptError, 
 from specdec_core.interface.run import RunSettings
 from specdec_core.interface.settings import GenerationSettings, SamplingSettings, TargetConfig
 from specdec_core.models.load.resolve import model_folder
-from specdec_core.registry import (
-    Registry,
-    default_registry,
-    describe,
-    dotted,
-    nested_settings,
-)
-from specdec_core.registry.nesting import Keys
-from specdec_core.registry.validation_errors import MAX_PROBLEMS, Form
+from specdec_core.registry.nesting import Keys, dotted, nested_settings
+from specdec_core.registry.registry import Registry, default_registry
+from specdec_core.registry.validation_errors import MAX_PROBLEMS, Form, describe
 from specdec_core.study.config.benchmarks import GENERATION, SAMPLING
 from specdec_core.study.config.checks import run_problems
 from specdec_core.study.config.grid import Expanded, expand, too_many

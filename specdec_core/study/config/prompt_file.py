@@ -20,7 +20,7 @@ from pydantic import (
 
 from specdec_core.interface.errors import PromptError
 from specdec_core.models.chat_template import Message
-from specdec_core.registry import describe
+from specdec_core.registry.validation_errors import describe
 from specdec_core.study.config.messages import ChatMessage
 from specdec_core.study.config.prompt_columns import Columns
 from specdec_core.study.config.prompt_rows import Row

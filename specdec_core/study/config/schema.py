@@ -22,13 +22,12 @@ from specdec_core.interface.constraint import Constraint
 from specdec_core.interface.errors import shortened
 from specdec_core.interface.settings import GenerationSettings, SamplingSettings, TargetConfig
 from specdec_core.interface.validated import Validated
-from specdec_core.registry import plugin_types
-from specdec_core.registry.settings_models import NO_SOURCE
+from specdec_core.registry.settings_models import NO_SOURCE, plugin_types
 from specdec_core.study.config.benchmarks import BENCHMARKS, check_benchmark, names_prompt, spelled_out
 from specdec_core.study.config.prompt_columns import Columns, check_template
 
 if TYPE_CHECKING:
-    from specdec_core.registry import Registry
+    from specdec_core.registry.registry import Registry
 
 
 class ColumnsConfig(Validated):

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
-from specdec_core.costs.machine import settings_key
+from specdec_core.costs.step_costs import settings_key
 from specdec_core.interface.errors import ConfigError, unknown_name
 from specdec_core.interface.run import RunSettings
 from specdec_core.interface.settings import BEAM_SETTINGS
-from specdec_core.registry import nested_settings
+from specdec_core.registry.nesting import nested_settings
 from specdec_core.study.config.grouping import grouping_columns
 from specdec_core.study.config.schema import EngineConfig
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from specdec_core.interface import PluginConfig
     from specdec_core.interface.settings import GenerationSettings, SamplingSettings, TargetConfig
     from specdec_core.interface.spec import PluginKind
-    from specdec_core.registry import Registry
+    from specdec_core.registry.registry import Registry
     from specdec_core.study.config.prompt_file import PromptText
     from specdec_core.study.config.schema import PromptsConfig, RepeatsConfig, StudyConfig
 

@@ -24,7 +24,7 @@ from functools import cached_property
 from itertools import zip_longest
 from typing import TYPE_CHECKING
 
-from specdec_core.costs import StepCosts, interpolated
+from specdec_core.costs.step_costs import StepCosts, interpolated
 from specdec_core.costs.workload import Workload, reach_by_length, requested_seconds
 
 if TYPE_CHECKING:

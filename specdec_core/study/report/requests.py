@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from specdec_core.decoding import RequestMetrics
+from specdec_core.decoding.counts import RequestMetrics
 from specdec_core.study.report.quality import Output
 from specdec_core.study.run.repeats import Repeat
 

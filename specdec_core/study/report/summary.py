@@ -9,9 +9,9 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Any, Literal
 
-from specdec_core.decoding import Metrics
+from specdec_core.decoding.counts import Metrics
 from specdec_core.interface import PluginConfig
-from specdec_core.registry import nested_settings
+from specdec_core.registry.nesting import nested_settings
 from specdec_core.study.config.study import BASELINE, Label, Run, Task
 from specdec_core.study.report.diagnosis import diagnose
 from specdec_core.study.report.expectation import MIN_COUNT, Expectation, draft_cost, speedup_bound, verify_cost

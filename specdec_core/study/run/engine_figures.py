@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from itertools import chain, repeat
 from typing import Any
 
-from specdec_core.decoding import Metrics
-from specdec_core.decoding.counts import RequestMetrics, by_position
+from specdec_core.decoding.counts import Metrics, RequestMetrics, by_position
 
 ASKED: Mapping[str, Mapping[str, Any]] = {
     "vllm": {"return_token_ids": True},

@@ -5,19 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from specdec_core.decoding import (
-    Decoder,
-    check_converses,
-    check_prompts,
-    make_drafter,
-    make_gamma,
-    make_lenience,
-    make_rule,
-)
+from specdec_core.decoding.arguments import make_drafter, make_gamma, make_lenience, make_rule
+from specdec_core.decoding.chat import check_converses
+from specdec_core.decoding.decoder import Decoder
+from specdec_core.decoding.prompt_ids import check_prompts
 from specdec_core.interface import Drafter
 from specdec_core.interface.settings import SamplingSettings, TargetConfig
 from specdec_core.models import LoadedModel, load_as_set
-from specdec_core.registry import Registry
+from specdec_core.registry.registry import Registry
 from specdec_core.study.config.prompt_file import PromptText
 from specdec_core.study.config.prompts import ReadyPrompt, encode_prompts, render_prompt
 from specdec_core.study.config.study import Run

@@ -11,22 +11,16 @@ from pathlib import Path
 from time import thread_time
 from typing import Any, TypeAlias
 
-from specdec_core.decoding import (
-    BatchResult,
-    Conversations,
-    Generation,
-    Metrics,
-    PluginFailure,
-    TraceObserver,
-    answers,
-    thinking_marks,
-    thinking_span,
-)
+from specdec_core.decoding.chat import Conversations, answers, thinking_marks, thinking_span
+from specdec_core.decoding.counts import Metrics
+from specdec_core.decoding.guard import PluginFailure
+from specdec_core.decoding.observers import TraceObserver
+from specdec_core.decoding.result import BatchResult, Generation
 from specdec_core.interface.errors import OutOfMemoryError, SpecdecError
 from specdec_core.interface.settings import GenerationSettings, SamplingSettings
 from specdec_core.models import LoadedModel
 from specdec_core.models.fast.packing import describe_hardware
-from specdec_core.registry import Registry
+from specdec_core.registry.registry import Registry
 from specdec_core.study.config.prompts import ReadyPrompt
 from specdec_core.study.config.study import Run
 from specdec_core.study.report.quality import Output

@@ -17,8 +17,10 @@ import transformers
 
 from specdec_core._version import installed_version
 from specdec_core.interface.spec import PluginKind
-from specdec_core.registry import Registry, default_registry, is_shipped, nested_settings
 from specdec_core.registry.discovery import Origin
+from specdec_core.registry.nesting import nested_settings
+from specdec_core.registry.registry import Registry, default_registry
+from specdec_core.registry.shipped import is_shipped
 from specdec_core.study.config.prompt_file import PromptText
 from specdec_core.study.config.prompts import fingerprint_prompts
 from specdec_core.study.config.study import Run, Study, Task

@@ -6,8 +6,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, TypeAlias, TypeVar
 
-from specdec_core.costs.machine import NOISY
-from specdec_core.decoding import Metrics, PluginFailure, RequestMetrics
+from specdec_core.costs.step_costs import NOISY
+from specdec_core.decoding.counts import Metrics, RequestMetrics
+from specdec_core.decoding.guard import PluginFailure
 from specdec_core.study.report.quality import Output
 
 RunKey: TypeAlias = tuple[str | None, str]
@@ -37,7 +38,7 @@ class ReplayedOn:
         speedup_low: Lower end of the interval of the expected speed-up; None without seconds.
         speedup_high: Its upper end.
         speedup_by_gamma: The expected speed-up with gamma = 0, 1, ...; empty without seconds.
-        noise: How well the seconds of a step are known, as a fraction; see `specdec_core.costs.StepCosts.noise`.
+        noise: How well the seconds of a step are known, as a fraction; see `StepCosts.noise`.
             The intervals leave it out. None if it is not known, or without seconds.
     """
 

@@ -16,7 +16,7 @@ from random import Random
 from specdec_core.cluster import Pool
 from specdec_core.interface import Progress
 from specdec_core.interface.errors import PromptError
-from specdec_core.registry import Registry, default_registry
+from specdec_core.registry.registry import Registry, default_registry
 from specdec_core.sampling.generators import row_seed
 from specdec_core.study.config.grouping import batches_of
 from specdec_core.study.config.study import BASELINE, Run, Study, Task

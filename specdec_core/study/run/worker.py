@@ -17,7 +17,7 @@ from specdec_core.interface import Progress
 from specdec_core.interface.settings import TargetConfig
 from specdec_core.interface.trainer import NoProgress
 from specdec_core.models import LoadedModel
-from specdec_core.registry import Registry, default_registry
+from specdec_core.registry.registry import Registry, default_registry
 from specdec_core.study.run.factory import load_target
 from specdec_core.study.run.prepared import PreparedRun, RunJob
 

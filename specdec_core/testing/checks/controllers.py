@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from torch import Tensor
 
-from specdec_core.decoding import Decoder
+from specdec_core.decoding.decoder import Decoder
 from specdec_core.interface import (
     BatchInfo,
     GammaController,

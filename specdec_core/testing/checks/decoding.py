@@ -11,7 +11,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pytest
 
-from specdec_core.decoding import BatchResult, Decoder
+from specdec_core.decoding.decoder import Decoder
+from specdec_core.decoding.result import BatchResult
 from specdec_core.interface import Drafter, GammaController
 from specdec_core.interface.settings import GenerationSettings, SamplingSettings
 from specdec_core.interface.tree import TreeShape

@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from specdec_core.decoding import Decoder
 from specdec_core.decoding.answer import check_form, fetch, wrong_values
+from specdec_core.decoding.decoder import Decoder
 from specdec_core.interface import AcceptanceResult, AcceptanceRule, PluginError, PointMass, Proposal, RuleConfig
 from specdec_core.interface.settings import SamplingSettings
 from specdec_core.testing.failures import CheckFailure, calling

@@ -11,7 +11,8 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from specdec_core.decoding import Decoder, Observer
+from specdec_core.decoding.decoder import Decoder
+from specdec_core.decoding.observers import Observer
 from specdec_core.interface.settings import GenerationSettings, SamplingSettings
 from specdec_core.models import LoadedModel
 from specdec_core.testing.failures import CheckFailure, calling

@@ -9,7 +9,7 @@ from safetensors.torch import load_file
 from typer.testing import CliRunner
 
 from specdec_core.cli.main import app
-from specdec_core.decoding import Decoder
+from specdec_core.decoding.decoder import Decoder
 from specdec_core.interface.settings import GenerationSettings
 from specdec_core.study.progress import TerminalProgress
 from specdec_drafters.heads.drafter import HeadsDrafter

@@ -10,7 +10,7 @@ import torch
 from pydantic import ValidationError
 from safetensors.torch import load_file
 
-from specdec_core.decoding import Decoder
+from specdec_core.decoding.decoder import Decoder
 from specdec_core.interface import ConfigError
 from specdec_core.interface.controllers import FixedGamma, FixedGammaConfig
 from specdec_core.interface.settings import GenerationSettings

@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from specdec_core.decoding import Decoder, row_seed
+from specdec_core.decoding.decoder import Decoder
 from specdec_core.interface import ConfigError
 from specdec_core.models import load_model
 from specdec_core.offline.record import recording
@@ -15,6 +15,7 @@ from specdec_core.offline.record.recorded_target import load_recorded, target_in
 from specdec_core.offline.record.recording import RecordOptions, record_study
 from specdec_core.offline.record.store import read_record
 from specdec_core.offline.record.tasks import part_for
+from specdec_core.sampling.generators import row_seed
 from specdec_core.study import load_study
 from tests.offline.record.watcher import Watcher
 

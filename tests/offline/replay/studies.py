@@ -6,7 +6,7 @@ from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any
 
-from specdec_core.registry import Registry
+from specdec_core.registry.registry import Registry
 
 TOY = """
 from specdec_core import DeterministicDrafter, DrafterConfig, PluginSpec, hookimpl

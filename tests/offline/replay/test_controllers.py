@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from specdec_core.costs import StepCosts
-from specdec_core.decoding import Decoder
+from specdec_core.costs.step_costs import StepCosts
+from specdec_core.decoding.decoder import Decoder
 from specdec_core.interface import (
     ConfigError,
     GammaController,

@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from specdec_core.costs import StepCosts
-from specdec_core.decoding import Decoder
+from specdec_core.costs.step_costs import StepCosts
+from specdec_core.decoding.decoder import Decoder
 from specdec_core.interface.settings import GenerationSettings, SamplingSettings
 from specdec_core.offline.replay.drafter_replay import DrafterReplay
 from specdec_core.offline.replay.replayed_metrics import expected_metrics

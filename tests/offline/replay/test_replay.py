@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from specdec_core import default_registry
-from specdec_core.costs import StepCosts
-from specdec_core.decoding import Decoder
+from specdec_core.costs.step_costs import StepCosts
+from specdec_core.decoding.decoder import Decoder
 from specdec_core.interface import (
     AutoregressiveDrafter,
     ConfigError,
@@ -35,7 +35,7 @@ from specdec_core.offline.record.store import read_record
 from specdec_core.offline.replay.drafter_replay import DrafterReplay
 from specdec_core.offline.replay.replayed_metrics import expected_metrics
 from specdec_core.offline.replay.study_replay import check_replayable
-from specdec_core.registry import plugin_settings
+from specdec_core.registry.settings_models import plugin_settings
 from specdec_core.testing.harness.replaying import memory_record, recorded_texts
 from specdec_core.testing.harness.tiny_target import gpt2_config, random_model, uncached_logits
 from specdec_core.testing.harness.toys import Gamma, Hierarchy, TableDrafter

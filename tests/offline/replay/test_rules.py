@@ -9,7 +9,7 @@ from itertools import cycle, product
 import numpy as np
 import pytest
 
-from specdec_core.decoding import make_rule
+from specdec_core.decoding.arguments import make_rule
 from specdec_core.interface import AcceptanceRule, ConfigError, PluginError
 from specdec_core.interface.rules import TokenRuleConfig
 from specdec_core.interface.settings import SamplingSettings

@@ -8,8 +8,8 @@ from multiprocessing.reduction import ForkingPickler
 import pytest
 
 from specdec_core.cluster import LocalPool
-from specdec_core.costs import Machine, StepCosts
-from specdec_core.decoding import make_rule
+from specdec_core.costs.step_costs import Machine, StepCosts
+from specdec_core.decoding.arguments import make_rule
 from specdec_core.interface import ConfigError
 from specdec_core.offline.candidate_runs import (
     default_drafters,
@@ -23,7 +23,7 @@ from specdec_core.offline.replay.comparison import replay
 from specdec_core.offline.replay.drafter_replay import DrafterReplay
 from specdec_core.offline.replay.replayed_metrics import expected_metrics
 from specdec_core.offline.replay.study_replay import replay_study
-from specdec_core.registry import default_registry
+from specdec_core.registry.registry import default_registry
 from specdec_core.study import Study, load_study
 from specdec_core.study.config.study import drafter_key
 from specdec_core.study.report.result_files import write_results
