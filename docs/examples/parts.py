@@ -21,6 +21,7 @@ from specdec_core import (
     hookimpl,
 )
 from specdec_core.interface import LAST_HIDDEN, CompositeDrafter, ModelError, NestedDrafter
+from specdec_core.verification import dense
 
 
 class SecondThoughtConfig(DrafterConfig):
@@ -95,6 +96,79 @@ class CapSession(DraftSession):
         self.inner.close()
 
 
+class MixtureConfig(DrafterConfig):
+    """Draws from the mean of the q of several drafters."""
+
+    drafters: tuple[NestedDrafter, ...]
+    """The drafters, each a name or a mapping."""
+
+
+class Mixture(CompositeDrafter):
+    """Drafts token by token from the mean of what several drafters would draw the token from."""
+
+    autoregressive = True
+
+    def __init__(self, config: MixtureConfig, target: TargetInfo) -> None:
+        assert target.build is not None, "studies and registry.create set it"
+        super().__init__(config, target, [target.build("drafter", one, target) for one in config.drafters])
+        if self.hidden_layers:
+            raise ModelError("drafter 'mixture': there are no hidden states of drafted tokens.")
+
+    def open(self, session: SessionInfo) -> DraftSession:
+        return MixtureSession(self.drafters, session)
+
+
+# --8<-- [start:mixture]
+class MixtureSession(DraftSession):
+    def __init__(self, drafters: Sequence[Drafter], session: SessionInfo) -> None:
+        self.members = [(drafter, drafter.open(session)) for drafter in drafters]
+        self.vocab_size, self.nothing = session.vocab_size, (0,) * session.batch_size
+        self.begin: list[int] | None = None  # where the draft that the members were told began
+
+    def propose(self, request: DraftRequest) -> Proposal:
+        self.begin = [len(row) for row in request.tokens]
+        drawn: list[tuple[int, ...]] = [()] * len(self.begin)
+        while request.wants_more():
+            one_more = [request.fork([1] * len(drawn), after=drawn) for _ in self.members]
+            q = sum(self.q_of(*member, fork) for member, fork in zip(self.members, one_more, strict=True))
+            total = q.sum(dim=1, keepdim=True)  # [B, 1]: the number of drafters with a draft
+            tokens = request.draw(torch.where(total > 0, q / total, 1 / self.vocab_size)).tolist()
+            new = tuple((token,) * most for token, most in zip(tokens, one_more[0].budget, strict=True))
+            drawn = [row + more for row, more in zip(drawn, new, strict=True)]
+            self.tell(new, (False,) * len(new))
+        return request.proposal()
+
+    def q_of(self, drafter: Drafter, session: DraftSession, request: DraftRequest) -> Tensor:
+        """Return q of the next token, `[B, V]`; zeros in rows without a draft."""
+        proposal = session.propose(request.fork(drafter.clipped(request.tokens, request.budget)))
+        drafted = torch.tensor(proposal.lengths)[:, None] > 0
+        if not drafted.any():
+            return torch.zeros(len(proposal.lengths), self.vocab_size)
+        return torch.where(drafted, dense(proposal.q, proposal.tokens, self.vocab_size)[:, 0].cpu(), 0)
+
+    def tell(self, new: tuple[tuple[int, ...], ...], finished: tuple[bool, ...]) -> None:
+        for _, session in self.members:
+            session.commit(Outcome(self.nothing, self.nothing, new, finished))  # no draft of theirs is verified
+
+    def commit(self, outcome: Outcome) -> None:
+        if self.begin is None:  # they were told nothing of a draft
+            self.tell(outcome.committed, outcome.finished)
+            return
+        kept = outcome.accepted
+        self.rollback([begin + n for begin, n in zip(self.begin, kept, strict=True)])
+        self.tell(tuple(new[n:] for new, n in zip(outcome.committed, kept, strict=True)), outcome.finished)
+
+    def rollback(self, lengths: Sequence[int]) -> None:
+        self.begin = None
+        for _, session in self.members:
+            session.rollback(lengths)
+
+    def close(self) -> None:
+        for _, session in self.members:
+            session.close()
+
+
+# --8<-- [end:mixture]
 class Fading(Drafter):
     """Scores tokens by a decaying sum of the embeddings before them."""
 
@@ -178,6 +252,7 @@ def specdec_drafters() -> list[PluginSpec]:
     return [
         PluginSpec("drafter", "second-thought", "parts:SecondThought", SecondThoughtConfig),
         PluginSpec("drafter", "cap", "parts:Cap", CapConfig),
+        PluginSpec("drafter", "mixture", "parts:Mixture", MixtureConfig),
         PluginSpec("drafter", "fading", "parts:Fading", DrafterConfig),
         PluginSpec("drafter", "everywhere", "parts:Everywhere", DrafterConfig),
         PluginSpec("drafter", "branching", "parts:Branching", DrafterConfig),

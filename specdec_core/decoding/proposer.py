@@ -203,6 +203,7 @@ class Proposer:
 
     def commit(self, outcome: Outcome) -> None:
         """Report to the drafter what was committed."""
+        self.request.settle()
         session = self._draft_session
         if session is not None:
             begun = perf_counter()

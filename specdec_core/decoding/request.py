@@ -9,13 +9,14 @@ import math
 import operator
 import reprlib
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias, cast
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from specdec_core.decoding.captured import CapturedLine
+from specdec_core.decoding.rows import TokenView
 from specdec_core.decoding.tree_draft import LevelDraft, TreeDraft
 from specdec_core.decoding.validation import FLOATS, as_tensor, copied, drawn
 from specdec_core.interface import (
@@ -361,6 +362,7 @@ class DraftRecorder:
         self.faults: Tensor | None = None
         self._made: tuple[int, ...] | None = None  # the lengths of `proposal`
         self._forked = 0
+        self._continued: list[DraftRecorder] = []  # forks after further tokens
         self._record.clear()
         self._sampler.start(tokens, budget)
         self.tree, self.depth = tree, budget if depth is None else depth
@@ -561,8 +563,10 @@ class DraftRecorder:
                 return True
         return any(fork.drew(proposal) for fork in self._forks[: self._forked])
 
-    def fork(self, budget: Sequence[int]) -> DraftRecorder:
+    def fork(self, budget: Sequence[int], after: Sequence[Sequence[int]] | None = None) -> DraftRecorder:
         """See `DraftRequest.fork`. The fork is valid until the next `start` and holds no token drawn here."""
+        if after is not None:
+            return self._fork_after(budget, after)
         budget = check_fork(budget, self.budget)
         if self._forked == len(self._forks):
             batch, width, vocab = self._shape
@@ -572,6 +576,33 @@ class DraftRecorder:
         self._forked += 1
         fork.start(self.tokens, budget, self.hidden_states, self._keep_drafting, step=self._step)
         return fork
+
+    def _fork_after(self, budget: Sequence[int], after: Sequence[Sequence[int]]) -> DraftRecorder:
+        """Return a fork whose tokens are drawn freely, in replays too: they are not those of the draft."""
+        batch, _, vocab = self._shape
+        after = check_extension(after, None, batch, vocab, call="fork()")
+        room = [most - len(new) for most, new in zip(self.budget, after, strict=True)]
+        if min(room) < 0:
+            raise PluginError(
+                f"fork() was given {list(map(len, after))} tokens to continue after; the request's own budget is "
+                f"{list(self.budget)}."
+            )
+        budget = check_fork(tuple(map(min, budget, self._left, room)), self.budget)
+        shared = self._to_probs, self._generators, batch, vocab, max(budget), self._device
+        fork = DraftRecorder(*shared, is_fork=True)
+        pairs = zip(self.tokens, after, strict=True)
+        fork.start([TokenView([*row, *new]) for row, new in pairs], budget)
+        self._continued.append(fork)
+        return fork
+
+    def settle(self) -> None:
+        """Have forks after further tokens show the committed ones from now on, which grow as those here do."""
+        for fork in self._continued:
+            for view, row in zip(fork.tokens, self.tokens, strict=True):
+                cast(TokenView, view).follow(cast(TokenView, row))
+        for fork in (*self._forks[: self._forked], *self._continued):
+            fork.settle()
+        self._continued.clear()
 
     def _draw(self, q: Tensor) -> Tensor:
         position = len(self._record)
@@ -720,7 +751,7 @@ def check_candidate_rows(rows: Sequence[Candidates | None], left: Sequence[int],
 
 
 def check_extension(
-    tokens: Sequence[Sequence[int]], q: Tensor | None, batch_size: int, vocab_size: int
+    tokens: Sequence[Sequence[int]], q: Tensor | None, batch_size: int, vocab_size: int, call: str = "extend()"
 ) -> list[list[int]]:
     """Return the rows of an extension as plain numbers.
 
@@ -729,6 +760,7 @@ def check_extension(
         q: The distribution of each, `[B, K, V]` with K at least the longest row; None where they are certain.
         batch_size: B.
         vocab_size: V.
+        call: The method that they were given to, for messages.
 
     Raises:
         PluginError: A token is outside the vocabulary, or the number of rows or the shape of q is wrong.
@@ -736,7 +768,7 @@ def check_extension(
     rows = [list(map(operator.index, row)) for row in tokens]
     if len(rows) != batch_size or not all(0 <= token < vocab_size for row in rows for token in row):
         raise PluginError(
-            f"extend() was given {reprlib.repr(rows)}; expected {batch_size} rows of token ids from 0 to "
+            f"{call} was given {reprlib.repr(rows)}; expected {batch_size} rows of token ids from 0 to "
             f"{vocab_size - 1}."
         )
     if q is not None:

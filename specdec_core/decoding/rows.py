@@ -94,6 +94,10 @@ class TokenView(Sequence[int]):
     def __init__(self, tokens: list[int]) -> None:
         self._tokens = tokens
 
+    def follow(self, other: TokenView) -> None:
+        """Show the tokens of another view from now on."""
+        self._tokens = other._tokens
+
     @overload
     def __getitem__(self, index: int) -> int: ...
     @overload

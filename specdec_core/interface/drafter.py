@@ -254,11 +254,17 @@ class DraftRequest(Protocol):
             Whether each sequence can take more.
         """
 
-    def fork(self, budget: Sequence[int]) -> DraftRequest:
+    def fork(self, budget: Sequence[int], after: Sequence[Sequence[int]] | None = None) -> DraftRequest:
         """Return a request to pass on to another drafter, with its own record and budget.
 
+        With `after`, the other is asked what would follow further tokens, for example to mix its q with others'.
+        Its proposal is no part of the draft. Tell its session of these tokens with `commit`, and take back those
+        that are not committed with `rollback`. Such a fork has no hidden states and asks for a line.
+
         Args:
-            budget: The maximum number of tokens of each sequence, at most this request's.
+            budget: The maximum number of tokens of each sequence, at most this request's. With `after`, it is cut
+                to what the sequence may still take, so that one that a controller has stopped has 0.
+            after: Tokens that the text of each sequence continues with, at most as many as the budget here.
         """
 
 

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from specdec_core.decoding.request import DraftRecorder
+from specdec_core.decoding.rows import TokenView
 from specdec_core.decoding.validation import (
     BAD_ID,
     BAD_SUM,
@@ -396,6 +397,39 @@ def test_a_fork_asks_the_same_controller():
 def test_a_fork_cannot_have_a_larger_budget(budget):
     with pytest.raises(PluginError, match=r"from 0 to the request's own: \[4, 2, 3\]"):
         recorder().fork(budget)
+
+
+def test_a_fork_after_tokens_continues_them_within_what_is_left():
+    made = recorder(SETTINGS["repetition penalty"], keep_drafting=lambda confidence: [True, False, True])
+    made.sample(logits_of(ROWS[0]))
+    fork = made.fork((9, 1, 2), after=[[5], [6], [7, 8]])
+    assert fork.tokens == [[1, 2, 5], [1, 2, 6], [1, 2, 7, 8]]
+    assert fork.budget == (3, 0, 1), "the controller stopped row 1, and row 2 has three tokens in all"
+    fork.sample(logits_of(ROWS[1]))
+    assert fork.proposal().lengths == (1, 0, 1)
+    found = dense(fork.proposal().q, fork.proposal().tokens, V)[2, 0]
+    to_probs = LogitsToProbs(SETTINGS["repetition penalty"])
+    torch.testing.assert_close(found, to_probs(logits_of(ROWS[1][2:]), [[1, 2, 7, 8]])[0])
+    assert not made.made(fork.proposal()), "it is checked where a drafter returns it"
+
+
+def test_tokens_of_forks_become_the_committed_ones():
+    made, rows = recorder(), [[1, 2], [3], [4, 5]]
+    made.start([TokenView(row) for row in rows], (4, 2, 3))
+    fork = made.fork((1, 1, 1), after=[[5], [6], []]).fork((1, 0, 0), after=[[7], [], []])
+    assert fork.tokens == [[1, 2, 5, 7], [3, 6], [4, 5]]
+    for row in rows:
+        row += [9]
+    made.settle()
+    assert fork.tokens == [[1, 2, 9], [3, 9], [4, 5, 9]]
+    rows[0].append(8)
+    assert fork.tokens[0] == [1, 2, 9, 8]
+
+
+@pytest.mark.parametrize("after", [[[1]], [[V], [], []], [[], [1, 2, 3], []]])
+def test_a_fork_continues_with_few_known_tokens_of_each_row(after):
+    with pytest.raises(PluginError, match=r"fork\(\) was given \[.*(expected 3 rows|own budget is \[4, 2, 3\])"):
+        recorder().fork((0, 0, 0), after=after)
 
 
 # Tokens of an inner loop

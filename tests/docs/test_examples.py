@@ -6,9 +6,11 @@ import importlib
 import json
 import re
 import textwrap
+from dataclasses import replace
 from importlib.metadata import EntryPoint, entry_points
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -21,20 +23,24 @@ from specdec_core import (
 )
 from specdec_core.cli.main import app
 from specdec_core.decoding.observers import TraceObserver
+from specdec_core.decoding.request import DraftRecorder
+from specdec_core.decoding.rows import TokenView
 from specdec_core.interface import TokenTree
 from specdec_core.registry.registry import Registry
+from specdec_core.sampling.generators import RowGenerators
+from specdec_core.sampling.logits import LogitsToProbs
 from specdec_core.study import load_study, run_model
 from specdec_core.testing import DrafterKit, RuleKit
 from specdec_core.verification import dense
 from tests.conformance import failures, kit_of
 from tests.docs.pages import ROOT
 from tests.drafters.support import info_for, request_for
-from tests.lossless import PROMPT, VOCAB, small_target
+from tests.lossless import PROMPT, VOCAB, doubled_p_value, enumerate_continuations, small_target
 from tests.packages import install, run
-from tests.toys import Gamma, TableDrafter
+from tests.toys import Gamma, RememberingDrafter, TableDrafter
 
 EXAMPLES = ROOT / "docs" / "examples"
-OF_THE_TUTORIAL = ("pairs", "second-thought", "cap", "fading", "everywhere", "branching")
+OF_THE_TUTORIAL = ("pairs", "second-thought", "cap", "mixture", "fading", "everywhere", "branching")
 TABLE = {"2": {"3": 4, "5": 1}, "3": {"5": 2}, "0": {"0": 1, "1": 3, "2": 9}}
 LENGTH = GenerationSettings(max_new_tokens=12, ignore_eos=True)
 
@@ -51,7 +57,11 @@ def make(registry, tmp_path):
     """Makes a plugin from what a study would say of it."""
     (tmp_path / "table.json").write_text(json.dumps(TABLE), encoding="utf-8")
     pairs = {"name": "pairs", "table": str(tmp_path / "table.json")}
-    long = {"pairs": pairs, "cap": {"name": "cap", "drafter": pairs, "max_tokens": 1}}
+    long = {
+        "pairs": pairs,
+        "cap": {"name": "cap", "drafter": pairs, "max_tokens": 1},
+        "mixture": {"name": "mixture", "drafters": [pairs, {"name": "suffix"}]},
+    }
 
     def make(kind, written, *target):
         written = long.get(written, written) if isinstance(written, str) else written
@@ -152,6 +162,48 @@ def test_a_capped_drafter_drafts_no_more_than_its_cap(make):
     decoder = Decoder(target, make("drafter", "cap", target.info()), gamma=Gamma(3), strict=True)
     metrics = decoder.generate([[2, 3, 5]], LENGTH).metrics
     assert 0 < metrics.drafted <= metrics.target_calls
+
+
+MIXED = SamplingSettings(temperature=0.7, top_p=0.6)
+
+
+def test_a_mixture_gives_the_targets_distribution(make):
+    target, prompt = small_target("cpu"), [2, 3, 5, 2]
+    mixture = make("drafter", {"name": "mixture", "drafters": ["random", "prompt-copy"]}, target.info())
+    decoder = Decoder(target, mixture, gamma=Gamma(3, 0, 2, stop_below=0.1), sampling=MIXED, strict=True)
+    assert doubled_p_value(decoder, enumerate_continuations(target, MIXED, prompt), 2500, 500, prompt) > 1e-4
+
+
+def test_the_q_of_a_mixture_is_the_mean_of_those_with_a_draft(make):
+    drafter = make("drafter", "mixture", small_target("cpu").info())
+    request = DraftRecorder(LogitsToProbs(SamplingSettings()), RowGenerators([1, 2]), 2, VOCAB, 2, "cpu")
+    request.start([TokenView([2, 5, 2]), TokenView([2, 4, 3])], (2, 2))
+    proposal = drafter.open(info_for(2, VOCAB)).propose(request)
+    q = dense(proposal.q, proposal.tokens, VOCAB)[:, 0]
+    counted = torch.zeros(2, VOCAB)
+    counted[0, 3], counted[0, 5], counted[1, 5] = 0.4, 0.1 + 0.5, 1
+    torch.testing.assert_close(q, counted)
+
+
+def test_the_drafters_of_a_mixture_learn_the_text_and_not_the_drafts(make):
+    target, inner = small_target("cpu"), RememberingDrafter(VOCAB)
+    inner.learn([[2, 3, 5, 2, 6], [6, 2, 1]])
+    info = replace(target.info(), build=lambda _kind, config, _target: config)
+    mixture = importlib.import_module("parts").Mixture(
+        SimpleNamespace(drafters=[inner, TableDrafter(VOCAB)]), info
+    )
+    result = Decoder(target, mixture, gamma=Gamma(3), strict=True).generate([PROMPT, PROMPT[:2]], LENGTH)
+    other = RememberingDrafter(VOCAB)
+    other.learn([[2, 3, 5, 2, 6], [6, 2, 1], *([*one.prompt, *one.tokens] for one in result)])
+    assert inner.known == other.known
+    assert result.metrics.accepted < result.metrics.drafted
+
+
+def test_a_mixture_is_rolled_back(registry, make):
+    kit = kit_of(
+        DrafterKit, lambda target: make("drafter", "mixture", target), config=registry.drafter_config("mixture")
+    )
+    assert not failures(kit, "rollback")
 
 
 def test_the_gamma_controller_asks_for_one_token_more_than_were_accepted(make):

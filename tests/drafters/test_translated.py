@@ -13,7 +13,7 @@ from tokenizers import decoders
 
 from specdec_core.decoding.decoder import Decoder
 from specdec_core.decoding.request import DraftRecorder
-from specdec_core.interface import Candidates, Dense, PointMass, Proposal, Sparse, TargetInfo
+from specdec_core.interface import Candidates, Dense, PluginError, PointMass, Proposal, Sparse, TargetInfo
 from specdec_core.interface.settings import SamplingSettings
 from specdec_core.models import load_model, wrap_model
 from specdec_core.sampling.generators import RowGenerators
@@ -195,6 +195,23 @@ def test_a_sequence_ends_before_a_token_that_is_not_shared():
     assert request.extend([[2, 2], [5]], None) == [False, True]
     assert request.wants_more()
     assert rows_of(outer.proposal()) == [[SHARED[3]], [SHARED[1], SHARED[2], SHARED[5]]]
+
+
+def test_a_fork_continues_after_shared_tokens_on_both_sides():
+    from specdec_drafters.translated.drafter import SharedTokenRequest
+
+    outer = DraftRecorder(
+        LogitsToProbs(SamplingSettings(repetition_penalty=9)), RowGenerators([3]), 1, VOCAB, 6, "cpu"
+    )
+    outer.start([[0]], (6,))
+    request = SharedTokenRequest(outer, SHARED_TOKENS, [[4]])
+    fork = request.fork([1], after=[[3, 1]])
+    assert fork.tokens == [[4, 3, 1]]
+    fork.sample(torch.ones(1, OTHER_VOCAB))
+    penalized, q = [SHARED[3], SHARED[1]], fork._outer.proposal().q.probabilities[0, 0]
+    assert q[penalized].max() < q[SHARED[5]]
+    with pytest.raises(PluginError, match=r"fork\(\) was given"):
+        request.fork([1], after=[[4]])
 
 
 @pytest.mark.parametrize("sampling", [SamplingSettings(), SamplingSettings(temperature=0)])

@@ -124,9 +124,13 @@ class SharedTokenRequest:
         self._made = own, outer
         return own
 
-    def fork(self, budget: Sequence[int]) -> SharedTokenRequest:
-        """See `DraftRequest.fork`."""
-        fork = SharedTokenRequest(self._outer.fork(budget), self._shared, self.tokens)
+    def fork(self, budget: Sequence[int], after: Sequence[Sequence[int]] | None = None) -> SharedTokenRequest:
+        """See `DraftRequest.fork`; `after` has shared tokens only."""
+        tokens, outer = self.tokens, None
+        if after is not None:
+            tokens = [TokenView([*row, *new]) for row, new in zip(tokens, after, strict=True)]
+            outer = [[self._shared.pairs.get(token, -1) for token in row] for row in after]
+        fork = SharedTokenRequest(self._outer.fork(budget, outer), self._shared, tokens)
         self._forks.append(fork)
         return fork
 
