@@ -184,7 +184,7 @@ class DrafterReplay:
             while not oracle.batch.done:
                 each = list(zip(found, texts, oracle.position, strict=True))
                 asked = [min(budget, text.room(at), len(text) - at if chunks else budget) for _, text, at in each]
-                if chunks and not any(asked):
+                if chunks and not any(asked) and not self.drafter.remembers:  # else it learns the last tokens too
                     break
                 oracle.step(asked)
                 for (one, text, at), draft, wanted in zip(each, drafts, asked, strict=True):
