@@ -33,10 +33,8 @@ def test_a_model_is_trained_copied_and_moved():
     [
         lambda: ones(3) + torch.ones(3),
         lambda: ones(3) + torch.ones(3, device="cuda:1"),
-        lambda: torch.cat([ones(3), torch.ones(3)]),
         lambda: ones(3).index_select(0, torch.tensor([1], device="cuda:1")),
         lambda: ones(2, 2).gather(0, torch.tensor([[0]])),
-        lambda: ones(2, 2) @ torch.ones(2, 2),
     ],
 )
 def test_devices_do_not_mix(mixed):

@@ -356,17 +356,3 @@ def test_what_one_needs_the_chain_needs():
     looking.hidden_layers = (3, LAST_HIDDEN)
     assert chain(TableDrafter(V), looking).hidden_layers == [LAST_HIDDEN, 3]
     assert not chain(TableDrafter(V)).hidden_layers
-    seen = []
-
-    class Looking(Spy):
-        def open(self, session):
-            class Session(DraftSession):
-                def propose(self, request):
-                    seen.append(request.hidden_states)
-                    return Proposal.from_rows([(), ()])
-
-            return Session()
-
-    states = {LAST_HIDDEN: torch.ones(2, 3)}
-    chain(Spy((), (1,)), Looking()).open(INFO).propose(request_for((2, 2), hidden_states=states))
-    assert seen[0] is states

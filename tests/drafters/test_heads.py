@@ -12,7 +12,7 @@ from torch import Tensor
 
 from specdec_core.decoding.decoder import Decoder
 from specdec_core.interface import LAST_HIDDEN, ModelError, TargetInfo, TokenTree
-from specdec_core.interface.settings import GenerationSettings, SamplingSettings
+from specdec_core.interface.settings import GenerationSettings
 from specdec_core.models import inflate, load_model, wrap_model
 from specdec_core.study.config.prompts import read_prompts
 from specdec_core.study.config.schema import PromptsConfig
@@ -205,67 +205,6 @@ def test_foreign_files_are_refused(tmp_path):
     path.write_text("not at all")
     with pytest.raises(ModelError, match="no file of this format"):
         drafter_for(path)
-
-
-# The target of the following tests writes 0 1 2 ... 9 0 1 ... and its heads are perfect if, and only if, they are
-# given the state from which the last committed token was drawn.
-
-
-SURE = 30.0  # SiLU leaves this as it is, and makes nothing of its negative
-
-
-def cyclic_target():
-    """A model whose next token is the one after the last, with a probability that leaves no doubt."""
-    model = tiny_model("gpt2", V)
-    with torch.no_grad():
-        for weight in model.parameters():
-            weight.zero_()
-        model.transformer.ln_f.weight.fill_(1.0)
-        for token in range(V):
-            model.transformer.wte.weight[token, token] = 1.0
-            model.lm_head.weight[(token + 1) % V, token] = 20.0
-    return wrap_model(model)
-
-
-def cyclic_heads(path, target, ahead=0):
-    """Heads that know the cycle: head i guesses i tokens beyond what the hidden state itself says."""
-    features = target.info().features
-    size = features.hidden_size
-    shape = HeadsShape(heads=K, hidden_size=size, width=V, token_size=0)
-    heads = Heads(shape)
-    # ln_f makes a one-hot state at every token; of size 1, it is larger than `above` at the token alone.
-    state = torch.nn.functional.layer_norm(torch.eye(V, size), (size,))
-    state = state / state.pow(2).mean(-1, keepdim=True).sqrt()
-    above = (state[0, 0] + state[0, 1]) / 2
-    with torch.no_grad():
-        for head in range(K):
-            for token in range(V):
-                position = head * V + token
-                heads.inner["weight"][position].zero_()
-                heads.inner["weight"][position, token] = SURE / (state[0, 0] - above)
-                heads.inner["bias"][position] = -SURE * above / (state[0, 0] - above)
-                heads.outer["weight"][head, token] = (state[(token + head + 1 + ahead) % V] - state[token]) / SURE
-    write_heads(
-        path,
-        heads,
-        HeadsCard(**vars(shape), vocab_size=V, target="cycle", fingerprint=features.fingerprint()),
-        torch.float32,
-    )
-    return path
-
-
-@pytest.mark.parametrize("temperature", [0, 1])
-@pytest.mark.parametrize(("ahead", "kept"), [(0, 1.0), (1, 0.0), (-1, 0.0)])
-def test_the_hidden_state_is_that_of_the_last_drawn_token(tmp_path, temperature, ahead, kept):
-    target = cyclic_target()
-    drafter = drafter_for(cyclic_heads(tmp_path / "h.safetensors", target, ahead), target.info())
-    sampling = SamplingSettings(temperature=temperature)
-    decoder = Decoder(target, drafter, gamma=Gamma(1, 3, 2), sampling=sampling, strict=True)
-    result = decoder.generate([[0], [3, 4, 5], [9]], GenerationSettings(max_new_tokens=30, ignore_eos=True))
-    for row in result.sequences:
-        assert row.tokens == tuple((row.prompt[-1] + 1 + n) % V for n in range(30))
-    assert result.metrics.accepted == kept * result.metrics.drafted
-    assert result.metrics.drafted > 20
 
 
 def test_heads_fit_the_same_target_in_another_dtype_and_inflated(tmp_path):

@@ -15,7 +15,6 @@ from specdec_core.interface import ConfigError
 from specdec_drafters.ngram.kneser_ney import FALLBACK_DISCOUNTS, discounts_of, estimate, fit
 from tests.drafters.ngram_models import (
     DATA,
-    LN_10,
     arpa_entries,
     assert_same_entries,
     level_entries,
@@ -35,13 +34,6 @@ def test_each_ngram_as_lmplz_estimates_it(name, order):
     expected = arpa_entries(DATA / f"{name}.{order}.arpa")
     assert_same_entries(level_entries(model.levels, model.known), expected, atol=1e-6)
     assert sum(model.ngram_counts) == len(expected)
-
-
-def test_which_discounts_fall_back():
-    model = fit(sentences_of("tiny"), 7, 5)
-    assert [taken.fallback for taken in model.discounts] == [False, False, False, True, True]
-    assert model.discounts[3].amounts == FALLBACK_DISCOUNTS
-    assert model.discounts[2].amounts == pytest.approx((0.6, 1.28, 3.0))
 
 
 # The definition, a word and a sum at a time, in fractions
@@ -151,13 +143,6 @@ def test_every_row_sums_to_one(sentences, order):
 # Edges
 
 
-def test_ngrams_do_not_reach_over_the_end_of_a_document():
-    model = fit(arrays([0, 1], [2, 3]), 4, 2)
-    bigrams = {ngram for ngram in level_entries(model.levels, model.known) if len(ngram) == 2}
-    expected = ["<s> 0", "0 1", "1 </s>", "<s> 2", "2 3", "3 </s>"]
-    assert bigrams == {tuple(ngram.split()) for ngram in expected}
-
-
 def test_an_order_as_long_as_the_longest_document_and_no_longer():
     assert estimate(arrays([0, 1, 2], [3]), 4, 3).order == 3
     with pytest.raises(ConfigError, match=r"has 3 token\(s\) in a row; n-grams of order 4 need at least 4"):
@@ -214,11 +199,3 @@ def test_large_vocabularies_and_high_orders_do_not_overflow():
     for low, high in zip(small.levels[1:], large.levels[1:], strict=True):
         np.testing.assert_array_equal(low.log_probability, high.log_probability)
         np.testing.assert_array_equal(low.log_backoff, high.log_backoff)
-
-
-def test_what_unseen_ids_get_is_what_unk_gets():
-    model = fit(sentences_of("small"), 1000, 2)
-    unigrams = model.levels[0].log_probability / LN_10
-    unknown = arpa_entries(DATA / "small.2.arpa")[("<unk>",)][0]
-    assert unigrams[999] == pytest.approx(unknown, abs=1e-6)
-    assert not model.known[999]

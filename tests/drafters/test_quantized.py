@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from types import SimpleNamespace
-
 import pytest
 import torch
 from torch import nn
 
 from specdec_core.decoding.decoder import Decoder
-from specdec_core.interface import ModelError
 from specdec_core.interface.settings import SamplingSettings
 from specdec_core.models import load_model, pack, quantize, wrap_model
 from specdec_core.models.fast.integer_products import (
@@ -180,23 +176,6 @@ def test_the_built_in_target_accepts_most_of_its_drafts(bits):
     decoder = Decoder(target, drafter, gamma=Gamma(4), sampling=sampling, strict=True)
     result = decoder.generate(["def main(argv):\n", "import os\n"], max_new_tokens=40, seed=0)
     assert result.metrics.alpha > (0.93 if bits == 8 else 0.85)
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"quantizer": True}, "its weights are quantized, which excludes `drafter: quantized`"),
-        ({"gone": True}, "'quantized' is made of the target's own weights, but this target is not loaded"),
-    ],
-)
-def test_targets_that_cannot_be_copied_are_refused(change, message):
-    target = wrap_model(tiny_model("llama"))
-    if change.pop("quantizer", False):
-        target.model.hf_quantizer = SimpleNamespace()
-    gone = change.pop("gone", False)
-    info = target.info()
-    with pytest.raises(ModelError, match=message):
-        QuantizedDrafter(QuantizedConfig(), replace(info, model=None) if gone else info)
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from transformers import PreTrainedTokenizerFast
 
-from specdec_core.interface import ModelError, Outcome, TargetInfo
+from specdec_core.interface import ModelError, TargetInfo
 from specdec_drafters.settings import TransformerConfig
 from specdec_drafters.transformer import TransformerDrafter
 from tests.drafters.support import (
@@ -100,33 +100,6 @@ def test_the_draft_model_is_loaded_with_its_settings(folder, tmp_path):
     assert loaded.model.dtype == torch.bfloat16
     with pytest.raises(ModelError, match="quantization_config"):
         TransformerDrafter(config.model_copy(update={"quantization_config": {"quant_method": "gptq"}}), target)
-
-
-def test_commits_of_steps_in_which_another_drafter_was_used(folder):
-    drafter, info = drafter_for(folder()), info_for(2, V)
-    tokens = [[2, 3, 4], [5]]
-    session = drafter.open(info)
-    session.propose(request_for(tokens, [3, 3]))
-    # What another drafter proposed was accepted: not a word about our own draft.
-    for row in tokens:
-        row.extend([30, 31, 32])
-    session.commit(Outcome((0, 0), (0, 0), ((30, 31, 32),) * 2, (False, False)))
-    assert_as_fresh(drafter, info, session, tokens)
-    # Not asked at all, twice.
-    for row in tokens:
-        row.extend([33, 34])
-    for token in (33, 34):
-        session.commit(Outcome((0, 0), (0, 0), ((token,),) * 2, (False, False)))
-    assert_as_fresh(drafter, info, session, tokens)
-
-
-def test_an_end_of_sequence_cuts_what_was_accepted(folder):
-    drafter, info = drafter_for(folder()), info_for(1, V)
-    session, tokens = drafter.open(info), [[2, 3]]
-    draft = rows_of(session.propose(request_for(tokens, [4])))[0]
-    tokens[0].extend(draft[:2])
-    session.commit(Outcome((4,), (4,), (tuple(draft[:2]),), (False,)))
-    assert_as_fresh(drafter, info, session, tokens)
 
 
 def test_the_last_drafted_token_is_not_run_through_the_model(folder):

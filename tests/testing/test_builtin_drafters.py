@@ -137,7 +137,7 @@ def require_passed(kit, check):
         *cases(ONE_OF_EACH, OF_EVERY_DRAFTER),
         *cases([one for one in ONE_OF_EACH if one not in GREEDY_ELSEWHERE and not one[1]], {GREEDY}),
         *cases([WITHIN], {"draft_sampled_from_q"}),
-        *cases(DIFFERENT, CHECKS - SLOW - OF_EVERY_DRAFTER - {"global_state_unchanged"}),
+        *cases(DIFFERENT, CHECKS - SLOW - OF_EVERY_DRAFTER - {"global_state_unchanged", "lossless"}),
     ],
 )
 def test_a_drafter_conforms(kits, drafter, check):
@@ -148,8 +148,10 @@ def test_a_drafter_conforms(kits, drafter, check):
 @pytest.mark.parametrize(
     ("drafter", "check"),
     [
-        *cases(ONE_OF_EACH, SLOW | OTHERS | {GREEDY, "global_state_unchanged"}),
-        *cases([WITHIN], CHECKS - SLOW - OTHERS - OF_EVERY_DRAFTER - {GREEDY, "global_state_unchanged"}),
+        *cases(ONE_OF_EACH, SLOW | OTHERS | {GREEDY, "global_state_unchanged", "lossless"}),
+        *cases(
+            [WITHIN], CHECKS - SLOW - OTHERS - OF_EVERY_DRAFTER - {GREEDY, "global_state_unchanged", "lossless"}
+        ),
         *cases(OTHER_TARGET, OF_EXACTNESS),
         *cases(VARIANTS, OF_EXACTNESS | {"trees_respected", "rows_independent"}),
     ],

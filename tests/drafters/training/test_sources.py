@@ -187,11 +187,6 @@ def test_token_ids_that_cannot_be_trained_on(targets, config_for, progress, tmp_
         gather(config_for(ids=ids_of(tmp_path / "ids", sequences)), targets(), progress)
 
 
-def test_rows_longer_than_the_target_takes(targets, config_for, progress):
-    with pytest.raises(ConfigError, match="--length is 300, but"):
-        gather(config_for(length=300), targets(), progress)
-
-
 def test_pairs_and_own_answers(targets, config_for, progress, sources):
     pairs, own = gather(config_for("t5", samples=100), targets("t5"), progress).pools
     assert own.positions == 100
