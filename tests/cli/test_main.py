@@ -109,16 +109,6 @@ def test_the_version(specdec):
     assert specdec("--version").stdout.startswith("specdec ")
 
 
-def test_ctrl_c_exits_with_130(specdec, study, monkeypatch):
-    def stop(*_, **__):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("specdec_core.cli.listing.load_study", stop)
-    result = specdec("validate", study)
-    assert result.exit_code == 130
-    assert "stopped" in result.stderr
-
-
 def test_a_defect_is_called_one(monkeypatch, capsys):
     def fail(**_):
         raise ZeroDivisionError("oops")

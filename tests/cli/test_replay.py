@@ -94,8 +94,8 @@ def test_a_study_is_replayed_by_either_command(specdec, record, study, tmp_path)
 
 def test_what_was_measured_elsewhere_gives_the_speeds(specdec, record, study, tmp_path):
     measure = ("--timings", "3", "--gamma", "2")
-    for name in ("one", "two"):
-        specdec("measure", study, "--task", "sampled", *measure, "--output", f"{name}.json", "--quiet")
+    specdec("measure", study, "--task", "sampled", *measure, "--output", "one.json", "--quiet")
+    (tmp_path / "two.json").write_bytes((tmp_path / "one.json").read_bytes())
     machines = ("--machine", "one.json", "--machine", "two.json")
     specdec("compare", study, "--record", record, *machines, "--output", "out", "--quiet")
     found = lines(tmp_path / "out")

@@ -4,25 +4,14 @@ import json
 import re
 
 import pytest
-import typer
 from typer.testing import CliRunner
 
-from specdec_core.cli import main
-from specdec_core.cli.theory import theory_app
+from specdec_core.cli.main import app
 from specdec_core.theory.speed import walltime_improvement
 
 
-@pytest.fixture(scope="module")
-def app():
-    """The command line, whichever commands it has besides."""
-    app = typer.Typer(cls=main._Group)
-    app.callback()(main._options)
-    app.add_typer(theory_app, name="theory")
-    return app
-
-
 @pytest.fixture
-def theory(app):
+def theory():
     def run(*arguments):
         return CliRunner().invoke(app, ["theory", *map(str, arguments)], env={"COLUMNS": "200"})
 
