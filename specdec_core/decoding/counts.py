@@ -207,7 +207,7 @@ class RequestMetrics:
     The figures have the names and the meaning of `metrics.speculative_decoding` in a response of vLLM: steps
     without a draft are left out. Draft tokens behind the end of the text count as drafted, not as accepted. The
     nodes of a tree are its draft tokens, and those of the accepted path are accepted. A request without any draft
-    has a mean acceptance length of 1 and an acceptance rate of 0.
+    has a mean acceptance length of 1 and a draft acceptance rate of 0.
 
     Attributes:
         num_spec_tokens: The longest draft that the gamma controller may ask for; 0 without a drafter.

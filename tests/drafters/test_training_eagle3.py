@@ -204,7 +204,7 @@ def test_the_scores_count_tokens_that_the_head_cannot_draft(targets):
             accepted += before * float(each[number])
             ratio = (q[number].softmax(-1) / step.p_logits[number].softmax(-1))[step.tokens[number]]
             reached[start] = before * min(1.0, float(ratio))
-        assert scores.acceptance_by_position[position] == pytest.approx(accepted / len(each), abs=1e-5)
+        assert scores.accepted_up_to[position] == pytest.approx(accepted / len(each), abs=1e-5)
 
 
 @pytest.mark.slow

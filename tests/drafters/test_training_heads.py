@@ -146,7 +146,7 @@ def test_scores_are_those_of_every_position_by_hand(reads_token):
     assert scores.alpha == pytest.approx([a / b for a, b in zip(overlaps, indices, strict=True)], abs=1e-5)
     assert scores.greedy_alpha == pytest.approx([a / b for a, b in zip(agreement, indices, strict=True)])
     shares = [a / b for a, b in zip(kept, indices, strict=True)]
-    assert scores.acceptance_by_position == pytest.approx(shares, abs=1e-5)
+    assert scores.accepted_up_to == pytest.approx(shares, abs=1e-5)
     assert scores.block_efficiency == pytest.approx(1 + sum(shares), abs=1e-5)
     double = scores + scores
     assert double.alpha == pytest.approx(scores.alpha)

@@ -8,7 +8,7 @@ from specdec_core.decoding.counts import Metrics, StepTimes
 from specdec_core.study.report.expectation import (
     Expectation,
     TimeShares,
-    acceptance_by_position,
+    added_by_position,
     draft_cost,
     speedup_bound,
     verify_cost,
@@ -57,7 +57,7 @@ HALVES = (500, 250, 125)
 def test_on_the_ideal_machine_it_is_theorem_3_8():
     baseline, run = autoregressive(), fixed(3, HALVES)
     found = expect(run, baseline)
-    assert acceptance_by_position(run) == (0.5, 0.5, 0.5)
+    assert added_by_position(run) == (0.5, 0.5, 0.5)
     for gamma in range(1, 9):
         assert found.at(gamma) == pytest.approx(walltime_improvement(0.5, gamma, 0.1))
     assert found.at(0) == expect(fixed(3, HALVES, own=0.5), baseline).at(0) == 1  # no drafter, no framework
@@ -108,7 +108,7 @@ def test_a_drafter_that_proposes_less_than_asked_is_not_thought_to_propose_more(
         steps_asked=(0, 0, 0, 0, 1000),
         timed_draft_calls=2200,
     )
-    assert acceptance_by_position(run) == (0.4, 1.0, 1.0, 1.0)
+    assert added_by_position(run) == (0.4, 1.0, 1.0, 1.0)
     found = expect(run, autoregressive(), {0: 1.0, 4: 1.4})
     measured = 2600 / (606 + 600)
     assert found.here == pytest.approx(measured)
@@ -194,16 +194,16 @@ def test_lengths_that_were_hardly_seen_are_not_trusted():
     few = (StepTimes(), StepTimes(1, 0, 9.0, 9.0), StepTimes(8, 0, 12.0, 12.0))
     assert verify_cost(autoregressive(), few) == {0: 1.0, 2: pytest.approx(1.5)}
     assert verify_cost(Metrics(), times) == {}
-    assert acceptance_by_position(Metrics(asked_at=(400, 400), verified_at=(400, 29), accepted_at=(29, 9))) == (
+    assert added_by_position(Metrics(asked_at=(400, 400), verified_at=(400, 29), accepted_at=(29, 9))) == (
         29 / 400,
     )
-    assert acceptance_by_position(Metrics()) == ()
+    assert added_by_position(Metrics()) == ()
 
 
 def test_nothing_kept_is_nothing_to_gain():
     run = fixed(2, (0, 0))
     found = expect(run, autoregressive())
-    assert acceptance_by_position(run) == (0.0,)
+    assert added_by_position(run) == (0.0,)
     assert found.at(5) == pytest.approx(1 / 1.5)
     assert found.here == pytest.approx(1 / 1.2)
 
@@ -238,7 +238,7 @@ def test_a_draft_that_was_cut_short_is_not_thought_to_go_on():
         steps_asked=(0, 0, 0, 0, 1000),
         timed_draft_calls=1020,
     )
-    assert acceptance_by_position(run) == pytest.approx((0.6, 16 / 600))
+    assert added_by_position(run) == pytest.approx((0.6, 16 / 600))
     found = expect(run, autoregressive())
     assert found.at(4) == pytest.approx(found.here, rel=0.01)
     assert found.at(8) < 1.01 * found.here
@@ -273,5 +273,5 @@ def test_the_bound_of_a_batch_holds_whether_calls_or_sequences_cost_time():
 def test_a_replay_that_expects_less_than_one_draft_predicts_no_gamma():
     """Counts of a replay are means of drawn runs, of which few may draft."""
     run = replace(fixed(1, (1,)), asked_at=(0.5,), verified_at=(0.5,), accepted_at=(0.25,))
-    assert acceptance_by_position(run) == ()
+    assert added_by_position(run) == ()
     assert not expect(run, autoregressive()).drafted

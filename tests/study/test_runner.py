@@ -152,7 +152,7 @@ def test_the_acceptance_of_thinking_parts_is_apart(study, monkeypatch):
     for repeat in result.repeats.values():
         assert Repeat.from_plain(json.loads(json.dumps(repeat.to_plain()))).outputs == repeat.outputs
     headings = [column.heading for column in request_table([baseline, echo]).columns]
-    assert "acceptance length, thinking\ninside" in headings
+    assert "mean acceptance length, thinking\ninside" in headings
 
 
 def test_deviation_is_that_of_a_sequence(result_of):

@@ -176,14 +176,14 @@ class Scores:
         return (self.agreement / self.positions.clamp(min=1)).tolist()
 
     @property
-    def acceptance_by_position(self) -> list[float]:
+    def accepted_up_to(self) -> list[float]:
         """The probability that the tokens at depths 1 ... i are all accepted, for each i."""
         return (self.accepted / self.positions.clamp(min=1)).tolist()
 
     @property
     def block_efficiency(self) -> float:
         """Expected tokens per target forward pass with drafts of k tokens: 1 plus the accepted draft tokens."""
-        return 1 + sum(self.acceptance_by_position)
+        return 1 + sum(self.accepted_up_to)
 
     @property
     def run_alpha(self) -> float:
@@ -191,7 +191,7 @@ class Scores:
 
         Depth i is verified if all depths before it were accepted.
         """
-        accepted = self.acceptance_by_position
+        accepted = self.accepted_up_to
         return sum(accepted) / (1 + sum(accepted[:-1]))
 
     def point(self) -> dict[str, float]:

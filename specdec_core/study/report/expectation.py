@@ -112,12 +112,13 @@ def speedup_bound(run: Metrics, baseline: Metrics) -> float | None:
     return max(calls, run.block_efficiency / baseline.block_efficiency)
 
 
-def acceptance_by_position(run: Metrics) -> tuple[float, ...]:
+def added_by_position(run: Metrics) -> tuple[float, ...]:
     """Return how often a draft that was accepted up to a position continues there and is accepted.
 
-    A drafter that proposes fewer tokens than requested lowers these rates; a controller that requests fewer does
-    not. The last rate is that of the last position that was tried often enough: requested after a draft that was
-    accepted so far, whether or not the drafter proposed a token. Empty if nothing was drafted.
+    The acceptance rate by position leaves out drafts that ended; here they count as rejected. A drafter that
+    proposes fewer tokens than requested lowers these rates; a controller that requests fewer does not. The last
+    rate is that of the last position that was tried often enough: requested after a draft that was accepted so far,
+    whether or not the drafter proposed a token. Empty if nothing was drafted.
     """
     required = _required(run.verified_at)
     found: list[float] = []
@@ -163,7 +164,7 @@ class Expectation:
         """Whether enough drafts were verified and timed, as `at` requires, and none of them trees."""
         run = self._run
         timed = run.draft_seconds_per_call is not None and not (run.tree_steps or run.forced)
-        return timed and bool(acceptance_by_position(run))
+        return timed and bool(added_by_position(run))
 
     @property
     def here(self) -> float:
@@ -188,7 +189,7 @@ class Expectation:
             return 1.0
         reach = reach_by_length([time.steps for time in self._run.times], self._run.steps_asked, gamma)
         seconds = requested_seconds(self._costs.step, reach)[gamma]
-        return self._speedup(self._workload.seconds(acceptance_by_position(self._run), gamma, seconds))
+        return self._speedup(self._workload.seconds(added_by_position(self._run), gamma, seconds))
 
     @property
     def shares(self) -> TimeShares:

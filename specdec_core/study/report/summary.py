@@ -51,10 +51,12 @@ class RunSummary:
         accepted: Draft tokens accepted.
         gamma_mean: Mean number of draft tokens per step and sequence.
         levels_mean: Mean depth of the trees per step; None if drafts were lines.
-        block_efficiency: Tokens per step and sequence, including the recovered or bonus token ("mean acceptance
-            length" elsewhere).
-        alpha: Acceptance rate E(beta): accepted over verified draft tokens; None if none was verified.
-        alpha_by_position: The same at each position of the draft; section 3 assumes that all are equal.
+        block_efficiency: Tokens per step and sequence, including the recovered or bonus token. vLLM's
+            `mean_acceptance_length` leaves out steps without a draft.
+        alpha: Acceptance rate E(beta): accepted over verified draft tokens; None if none was verified. vLLM's
+            `draft_acceptance_rate` counts all draft tokens, those behind a rejection included.
+        alpha_by_position: The same at each position, over drafts that reach it; section 3 assumes that all are
+            equal.
         verified_by_position: Draft tokens verified at each position: if they are few, the rate is noise.
         steps_by_length: Steps whose longest draft had 0, 1, ... tokens, without the first step of each batch.
         deviation: Total variation from the target's distribution that lenience or a lossy rule spent per

@@ -166,9 +166,9 @@ def _request_figures(requests: RunSummary) -> dict[str, Mapping[str, float]]:
 
 
 _REQUESTS = (
-    *(("mean_acceptance_length", key, "acceptance length") for key in ("p10", "p50", "p90")),
+    *(("mean_acceptance_length", key, "mean acceptance length") for key in ("p10", "p50", "p90")),
     *(("draft_acceptance_rate", key, "draft acceptance rate") for key in ("p10", "p50", "p90")),
-    *(("thinking", key, "acceptance length, thinking") for key in ("inside", "outside")),
+    *(("thinking", key, "mean acceptance length, thinking") for key in ("inside", "outside")),
     *(("seconds", key, "seconds") for key in ("p50", "p90", "p95", "p99")),
 )
 """Figures of requests, their percentiles, and the headings."""
