@@ -117,8 +117,8 @@ def added_by_position(run: Metrics) -> tuple[float, ...]:
 
     The acceptance rate by position leaves out drafts that ended; here they count as rejected. A drafter that
     proposes fewer tokens than requested lowers these rates; a controller that requests fewer does not. The last
-    rate is that of the last position that was tried often enough: requested after a draft that was accepted so far,
-    whether or not the drafter proposed a token. Empty if nothing was drafted.
+    rate is that of the last position that was tried often enough: requested after a draft that was accepted so
+    far, whether or not the drafter proposed a token. Empty if nothing was drafted.
     """
     required = _required(run.verified_at)
     found: list[float] = []
