@@ -147,7 +147,7 @@ def show(result: Comparison, how: StudyOptions) -> None:
         Exit: The exit code is not 0.
     """
     console, errors = output_console(wide=how.wide), error_console()
-    for part in result.printed():
+    for part in result.printed(wide=how.wide):
         console.print(part)
     if result.files and not how.quiet:
         errors.print(f"written: {', '.join(map(str, result.files))}", soft_wrap=True)

@@ -55,7 +55,7 @@ def tune(
     console, errors = output_console(wide=how.wide), error_console()
     for line in found.replayed.errors:
         errors.print(f"not replayed: {line}", style="yellow", soft_wrap=True)
-    for part in found.timed.printed():
+    for part in found.timed.printed(wide=how.wide):
         console.print(part)
     if not found.files:
         console.print("\n" + written_yaml(found.best), markup=False, soft_wrap=True)

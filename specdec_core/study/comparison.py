@@ -7,7 +7,7 @@ import io
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -106,23 +106,35 @@ class Comparison:
         assert isinstance(console.file, io.StringIO)
         return "\n".join(line.rstrip() for line in console.file.getvalue().splitlines())
 
-    def printed(self) -> Iterator[RenderableType]:
-        """Yield what `specdec compare` prints: for each task its tables, the verdict and the diagnoses."""
+    def printed(self, *, wide: bool = False) -> Iterator[RenderableType]:
+        """Yield what `specdec compare` prints: for each task the verdict, its tables and the diagnoses.
+
+        Args:
+            wide: Whether tables have all columns, and groups of few prompts.
+        """
         from specdec_core.study.report.diagnosis import diagnosis_table
-        from specdec_core.study.report.groups import group_tables
+        from specdec_core.study.report.groups import group_tables, large_groups
         from specdec_core.study.report.layout import Prose, for_terminal
+        from specdec_core.study.report.paired import MIN_PROMPTS
         from specdec_core.study.report.tables import quality_table, results_table
 
         for number, (task, found) in enumerate(self._verdicts()):
             if number:
                 yield Prose("")
-            yield from (for_terminal(table) for table in (results_table(task), quality_table(task)) if table)
+            results = results_table(task, wide=wide)
+            if results.title is not None:
+                yield Prose(results.title, "bold")
             yield Prose(f"Verdict: {found.answer}", "bold")
             yield from (Prose(line, "red") for line in (*found.failures, *found.departures))
             yield from (Prose(f"Warning: {line}", "yellow") for line in found.warnings)
-            for table in filter(None, [diagnosis_table(task), *group_tables(task)]):
-                yield Prose("")
+            groups = group_tables(task if wide else large_groups(task))
+            tables = [replace(results, title=None), quality_table(task), diagnosis_table(task), *groups]
+            for index, table in enumerate(filter(None, tables)):
+                if index:
+                    yield Prose("")
                 yield for_terminal(table)
+            if not wide and any(group.prompts < MIN_PROMPTS for one in task for group in one.groups):
+                yield Prose(f"`--wide` also shows groups of fewer than {MIN_PROMPTS} prompts.", "dim italic")
 
     def _repr_html_(self) -> str:
         from specdec_core.study.report.html_report import report_page

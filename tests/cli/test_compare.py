@@ -188,12 +188,14 @@ def test_a_drafter_that_breaks_is_said_and_loses_no_token(compare, tmp_path):
     assert "plugin-failure" in (tmp_path / "out" / "summary.csv").read_text().splitlines()[2]
 
 
-def test_the_table_fits_80_columns_and_wide_shows_all(compare, monkeypatch):
+def test_the_verdict_is_first_and_wide_shows_all_columns(compare, monkeypatch):
     names = ("--set", r'runs.0.name="\e[31mred[/x]"', "--set", "runs.1.name=a-run-with-a-rather-long-name")
     brief = ("--set", "repeats=1", "--quiet")
     monkeypatch.setenv("COLUMNS", "80")
     text = compare(*names, *brief).stdout
-    table = text[: text.index("Left out to fit 80 columns: drafter")]
+    assert text.startswith("Verdict: ")
+    assert re.search(r"run +rate +efficiency +tokens/s +speed-up *\n", text)
+    table = text[text.index("run ") : text.index("`--wide` also shows: drafter")]
     assert max(map(len, table.splitlines())) <= 80
     for name in ("baseline", r"\x1b[31mred[/x]", "a-run-with-a-rather-long-name"):
         assert any(line.split()[:1] == [name] for line in table.splitlines())

@@ -300,6 +300,12 @@ def _only(repeat: Repeat, numbers: Sequence[int]) -> Repeat:
     return replace(repeat, outputs=outputs, request_seconds=seconds)
 
 
+def large_groups(summaries: Sequence[RunSummary]) -> list[RunSummary]:
+    """Return the summaries with the groups that have prompts enough to be judged; none with all prompts alone."""
+    found = [replace(one, groups=tuple(g for g in one.groups if g.prompts >= MIN_PROMPTS)) for one in summaries]
+    return found if any(set(group.group) - {None} for one in found for group in one.groups) else []
+
+
 def group_tables(summaries: Sequence[RunSummary]) -> list[ReportTable]:
     """Return a table of groups and runs for each figure that is known; none if the prompts have no groups."""
     grouped = [one for one in summaries if one.groups]

@@ -35,8 +35,13 @@ def by_task(summaries: Sequence[RunSummary]) -> list[list[RunSummary]]:
     return [list(group) for _, group in groupby(summaries, key=lambda summary: summary.task)]
 
 
-def results_table(summaries: Sequence[RunSummary]) -> ReportTable:
-    """Return the results of a task, the baseline in the first row."""
+def results_table(summaries: Sequence[RunSummary], *, wide: bool = True) -> ReportTable:
+    """Return the results of a task, the baseline in the first row.
+
+    Args:
+        summaries: The runs of the task.
+        wide: Whether it has more than the figures that every reader looks for first.
+    """
     replayed = replay_of(summaries) is not None
     lossy = any(summary.lenience != 1 or not summary.lossless for summary in summaries)
     timed = not untimed(summaries) and any(summary.speedup is not None for summary in summaries)
@@ -49,11 +54,16 @@ def results_table(summaries: Sequence[RunSummary]) -> ReportTable:
         *(() if timed or not (replayed or untimed(summaries)) else _OF_TIMES),
         *((_EXPECTED_HERE,) if replayed else ()),
     }
-    shown = [index for index, column in enumerate(_RESULTS) if column not in left_out]
+    known = [index for index, column in enumerate(_RESULTS) if column not in left_out]
+    shown = [index for index in known if wide or _RESULTS[index] in _FIRST]
+    notes = certainty_notes(summaries)
+    if len(shown) < len(known):
+        names = ", ".join(_RESULTS[index].name for index in known if index not in shown)
+        notes.append(f"`--wide` also shows: {names}.")
     table = ReportTable(
         _RESULTS,
         tuple(map(_results_row, summaries)),
-        tuple(certainty_notes(summaries)),
+        tuple(notes),
         summaries[0].task,
         unknown="not known" if replayed else "not measured",
     ).of(shown)
@@ -79,6 +89,7 @@ _BEAMS = (
         note="Passes saved: target calls that the run did without, of those of beam search without a drafter.",
     ),
 )
+_ALPHA, _EFFICIENCY = Column("acceptance\nrate", spare=2), Column("block\nefficiency", spare=3)
 _C = Column("c", spare=9)
 _TOKENS_PER_SECOND, _SPEEDUP = Column("tokens/s", spare=1), Column("speed-up")
 _EXPECTED_HERE = Column("expected\nhere", spare=6, note=_HERE)
@@ -88,17 +99,20 @@ _THEOREM = Column(
     note="Theorem 3.8: from a run's acceptance rate and c, if verifying took no longer than a baseline step.",
 )
 _BEST = Column("best\nγ", spare=7, note=_HERE)
+_RUN = Column("run", numeric=False)
+_FIRST = (_RUN, _ALPHA, _EFFICIENCY, _FORECAST, _BEAMS[2], _TOKENS_PER_SECOND, _SPEEDUP)
+"""What a terminal shows unless asked for more."""
 _RESULTS = (
-    Column("run", numeric=False),
+    _RUN,
     Column("drafter", numeric=False, spare=11),
     *_BEAMS[:2],
     Column("γ", spare=5),
     _LENIENCE,
     _RULE,
     _DEVIATION,
-    Column("acceptance\nrate", spare=2),
+    _ALPHA,
     _C,
-    Column("block\nefficiency", spare=3),
+    _EFFICIENCY,
     _FORECAST,
     _BEAMS[2],
     _TOKENS_PER_SECOND,
