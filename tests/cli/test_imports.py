@@ -51,6 +51,8 @@ for code, lines in commands.items():
 for name in {modules}:
     importlib.import_module(name)
     check(name, "torch", "transformers", "matplotlib", "sacrebleu", "rouge_score", "scipy")
+texts = list(sys.modules["specdec_core.offline.record.store"].read_record("builtin:code").parts[0])
+check(f"reading {{len(texts)}} recorded texts", "torch", "transformers")
 """
 
 

@@ -16,7 +16,6 @@ from typer.testing import CliRunner
 
 from specdec_core.cli.main import app
 from tests.model_folder import model_folder  # noqa: F401
-from tests.tiny import tiny_model
 
 pytestmark = [pytest.mark.cluster, pytest.mark.filterwarnings("default")]
 
@@ -144,12 +143,3 @@ def test_a_stopped_study_resumes_on_another_machine(two_workers, local, study, t
     assert "stopped" in _finish(process, 128 + signal.SIGTERM)
     _run(study, tmp_path / "out")
     assert _journal(tmp_path / "out") == _journal(local)
-
-
-def test_a_target_that_cannot_decode_ends_the_study_with_the_reason(two_workers, study, tmp_path):
-    tiny_model("mamba").save_pretrained(tmp_path / "recurrent")
-    text = study.read_text().split("\n", 1)[1]
-    study.write_text(f"target: {tmp_path / 'recurrent'}\n{text}")
-    errors = _run(study, tmp_path / "out", "--ray", two_workers, code=2)
-    assert "cannot be rolled back" in errors
-    assert "Traceback" not in errors

@@ -11,7 +11,6 @@ from specdec_core.costs.step_costs import step_seconds
 from specdec_core.theory.speed import (
     expected_tokens,
     expected_tokens_by_position,
-    optimal_gamma,
     walltime_improvement,
 )
 
@@ -39,18 +38,6 @@ def test_with_flat_times_it_is_theorem_3_8(alpha, c, gamma):
 
 def test_the_unit_of_seconds_does_not_matter():
     assert improvement_at_cost([0.7], 2, [0.04, 0.05, 0.06]) == pytest.approx((1 + 0.7 + 0.49) * 40 / 60)
-
-
-@given(st.floats(0, 1), st.floats(0.001, 2), st.integers(0, 40))
-def test_with_flat_times_the_best_gamma_is_the_optimal_one(alpha, c, most):
-    found = best_gamma([alpha], step_seconds(c, most))
-    optimal = optimal_gamma(alpha, c, most)
-    # Rounding decides between equals.
-    assert walltime_improvement(alpha, found, c) == pytest.approx(
-        walltime_improvement(alpha, optimal, c), rel=1e-12
-    )
-    if abs(found - optimal) > 1:
-        pytest.fail(f"{found} and {optimal}")
 
 
 @given(rates, seconds)
@@ -86,20 +73,7 @@ def test_flat_steps():
 def test_verification_that_is_said_for_every_k():
     assert step_seconds(0.1, 2, [1.0, 1.2, 1.5]) == pytest.approx((1.0, 1.3, 1.7))
     assert step_seconds(0.1, 1, [1.0, 1.2, 1.5]) == pytest.approx((1.0, 1.3))
-
-
-def test_it_goes_on_with_the_last_slope():
-    assert step_seconds(0, 4, [1.0, 1.2, 1.5]) == pytest.approx((1.0, 1.2, 1.5, 1.8, 2.1))
-    assert step_seconds(0, 3, [1.0]) == (1.0, 1.0, 1.0, 1.0)
-
-
-def test_a_slope_that_falls_is_not_followed():
-    assert step_seconds(0, 4, [1.0, 1.5, 1.4]) == pytest.approx((1.0, 1.5, 1.4, 1.4, 1.4))
-
-
-def test_between_what_was_measured_it_is_interpolated():
-    assert step_seconds(0, 6, {0: 1.0, 2: 2.0, 5: 5.0}) == pytest.approx((1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0))
-    assert step_seconds(0, 1, {4: 3.0, 0: 1.0}) == pytest.approx((1.0, 1.5))
+    assert step_seconds(0, 4, {0: 1.0, 2: 2.0}) == pytest.approx((1.0, 1.5, 2.0, 2.5, 3.0))
 
 
 @pytest.mark.parametrize(
@@ -107,30 +81,15 @@ def test_between_what_was_measured_it_is_interpolated():
     [
         (lambda: expected_tokens_by_position([], 1), "rates must hold at least one number; given none"),
         (lambda: expected_tokens_by_position([0.5, 1.2], 1), r"rates\[1\] must be in \[0, 1\]; given 1.2"),
-        (lambda: expected_tokens_by_position([math.nan], 1), r"rates\[0\] must be in \[0, 1\]; given nan"),
-        (lambda: expected_tokens_by_position([0.5], -1), "gamma must be a whole number, at least 0; given -1"),
         (lambda: expected_tokens_by_position([0.5], 1.5), "gamma must be a whole number, at least 0; given 1.5"),
-        (lambda: expected_tokens_by_position([0.5], math.nan), "gamma must be a whole number"),
-        (
-            lambda: improvement_at_cost([0.5], 2, [1, 2]),
-            "gamma must be at most 1, the longest draft with a",
-        ),
-        (lambda: improvement_at_cost([0.5], 0, []), "seconds must hold at least one number"),
+        (lambda: improvement_at_cost([0.5], 2, [1, 2]), "gamma must be at most 1, the longest draft with a"),
         (lambda: best_gamma([0.5], []), "seconds must hold at least one number"),
-        (lambda: best_gamma([], [1.0]), "rates must hold at least one number"),
-        (lambda: best_gamma([-0.1], [1.0]), r"rates\[0\] must be in \[0, 1\]; given -0.1"),
         (lambda: best_gamma([0.1], [1.0, 0.0]), r"seconds\[1\] must be a finite number, above 0; given 0.0"),
-        (lambda: best_gamma([0.1], [1.0, math.inf]), r"seconds\[1\] must be a finite number, above 0; given inf"),
         (lambda: best_gamma([0.1], [math.nan]), r"seconds\[0\] must be a finite number, above 0; given nan"),
         (lambda: step_seconds(-1, 2), "c must be a finite number, at least 0; given -1"),
-        (lambda: step_seconds(0.1, -2), "gamma must be a whole number"),
         (lambda: step_seconds(0.1, 2, [1, 0]), r"verify\[1\] must be a finite number, above 0; given 0"),
         (lambda: step_seconds(0.1, 2, {1: 2.0}), r"verify must include T\(0\)"),
-        (lambda: step_seconds(0.1, 2, []), r"verify must include T\(0\)"),
-        (
-            lambda: step_seconds(0.1, 2, {0: 1.0, -1: 2.0}),
-            "each k in verify must be a whole",
-        ),
+        (lambda: step_seconds(0.1, 2, {0: 1.0, -1: 2.0}), "each k in verify must be a whole"),
     ],
 )
 def test_what_is_not_allowed_is_said(call, said):

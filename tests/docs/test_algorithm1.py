@@ -54,9 +54,3 @@ def test_it_decodes_the_tokens_of_the_core(algorithm1, models, temperature, gamm
         result = decoder.generate(text, max_new_tokens=12, seeds=[seed])
         assert result.sequences[0].tokens == tuple(tokens)
         assert result.metrics.target_calls == passes
-
-
-def test_it_fits_on_two_screens_and_has_no_class():
-    lines = EXAMPLE.read_text().splitlines()
-    assert len(lines) <= 150
-    assert not any(line.startswith("class ") for line in lines)

@@ -10,6 +10,7 @@ pytest.importorskip("selenium", reason="the extra `browser` installs it")
 if not (shutil.which("chromium") and shutil.which("chromedriver")):
     pytest.skip("there is no Chromium", allow_module_level=True)
 
+pytestmark = pytest.mark.slow
 check_site = load(ROOT / ".ci" / "check_site.py")
 
 PAGE = """<!doctype html><html><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">

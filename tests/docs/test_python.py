@@ -20,7 +20,6 @@ from specdec_core.sampling.logits import LogitsToProbs
 from specdec_core.testing import DrafterKit
 from tests.conformance import failures, kit_of
 from tests.docs.pages import PAGES, ROOT, blocks, name, outputs
-from tests.pairwise import some
 from tests.serving.vllm_runner import Runner, vllm_config
 from tests.tiny import tiny_model
 
@@ -130,6 +129,7 @@ def test_the_example_of_the_page_on_state_passes_the_kit():
     assert not failures(kit_of(DrafterKit, lambda target: drafter(PluginConfig(), target)))
 
 
+@pytest.mark.slow
 def test_the_example_of_the_page_on_trees_drafts_trees(capsys):
     ran = runpy.run_path(str(EXAMPLES / "trees.py"), run_name="__main__")
     assert all(report.outcome.parents for report in ran["trace"].reports[:-1])
@@ -146,6 +146,7 @@ def test_the_example_of_the_page_on_beams_saves_passes(capsys):
     assert "2 passes for 7 steps of beam search" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_the_example_of_the_page_on_structured_output_gives_a_book(capsys):
     ran = runpy.run_path(str(EXAMPLES / "structured_output.py"), run_name="__main__")
     assert 1900 <= ran["book"].year <= 2030
@@ -159,7 +160,8 @@ def coming_from():
     return runpy.run_path(str(EXAMPLES / "coming_from.py"))
 
 
-@pytest.mark.parametrize("way", some(["assisted", "lookup"], 1))
+@pytest.mark.slow
+@pytest.mark.parametrize("way", ["assisted", "lookup"])
 def test_greedy_tokens_are_those_of_assisted_generation(coming_from, way):
     target, prompts = coming_from["target"], coming_from["prompts"]
     helper = {"assistant_model": coming_from["assisted"].drafter.loaded.model}

@@ -59,6 +59,7 @@ def shown(figure, selector):
     return [one for one in figure.find_elements("css selector", selector) if one.is_displayed()]
 
 
+@pytest.mark.slow
 def test_keys_lead_through_steps_and_tokens(chrome, figure):
     from selenium.webdriver.common.keys import Keys
 

@@ -64,17 +64,6 @@ def test_texts_are_those_of_the_baseline_and_probabilities_are_the_target_s(fami
         assert text.probabilities.dtype == np.float32
 
 
-def test_the_settings_make_texts_of_different_lengths_and_ends():
-    """The test above is about ends of sequences and limits, too."""
-    texts = [
-        text
-        for family in FAMILIES
-        for text in record_texts(target(family), JOB, SamplingSettings(), GenerationSettings(max_new_tokens=14))
-    ]
-    assert {text.finish_reason for text in texts} == {"eos", "length"}
-    assert len({len(text.tokens) for text in texts}) > 3
-
-
 def test_texts_end_at_stop_strings_and_with_the_context():
     from specdec_core.testing.harness.tiny_target import number_tokenizer
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -154,11 +152,8 @@ def test_lines_whose_arrays_are_lost_are_recorded_again(folder):
     ("change", "message"),
     [
         ({"tokens": [300]}, r"task-1\.jsonl: .*line 1 .*vocabulary"),
-        ({"tokens": [-1]}, r"task-1\.jsonl: line 1: tokens\.0: "),
         ({"number": 1}, r"task-1\.jsonl: .*line 1 has the number 1"),
         ({"logprobs": [0.5]}, r"task-1\.jsonl: line 1: logprobs\.0: "),
-        ({"logprobs": []}, r"task-1\.jsonl: line 1: .*1 tokens and 0 log-probabilities"),
-        ({"other": 1}, r"task-1\.jsonl: line 1: other: "),
     ],
 )
 def test_a_line_that_no_target_wrote_is_named(folder, change, message):
@@ -203,12 +198,3 @@ def test_the_records_that_ship(name, texts, tokens):
     assert tuple(sum(len(text.tokens) for text in part) for part in record.parts) == tokens
     assert [part.header.sampling.temperature for part in record.parts] == [0, 1]
     assert "/" not in record.header.target.model_dump_json()
-
-
-def test_reading_a_record_imports_no_torch():
-    code = (
-        "import sys; from specdec_core.offline.record.store import read_record; r = read_record('builtin:code'); "
-        "assert len(list(r.parts[0])) == 48; assert not {'torch', 'transformers'} & set(sys.modules)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 0, done.stderr

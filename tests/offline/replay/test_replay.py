@@ -253,9 +253,8 @@ def test_hidden_states_are_read_off_the_target_where_the_record_has_none(family,
     assert not given.notes
 
 
-@pytest.mark.parametrize(
-    "drafter", [pytest.param({"name": "quantized"}, marks=pytest.mark.slow), {"name": "early-exit", "layers": 5}]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("drafter", [{"name": "quantized"}, {"name": "early-exit", "layers": 5}])
 def test_a_drafter_made_of_the_target_has_it_loaded(drafter):
     record = read_record("builtin:code")
     config = plugin_settings(default_registry(), "drafter", drafter)
