@@ -76,31 +76,12 @@ def stranger(here):
     return "stranger"
 
 
-CUT = r"the file ends where .* is it cut short\?"
-
-
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        (lambda text: text[: text.index("\\3-grams:")], CUT),
-        (
-            lambda text: text[: text.index("\\2-grams:") + 13],
-            "expected a log-probability, 2 word.s. and at most one",
-        ),
-        (lambda text: one_bigram(text, "99999"), "token ids below 4096, the target's vocabulary; 99999 is not"),
-        (lambda text: one_bigram(text, "os"), "expected token ids as words; 'os' is none. Estimate the model on"),
-    ],
-    ids=["without a section", "cut in a line", "another vocabulary", "words"],
-)
-def test_an_arpa_file_that_cannot_be_used(arpa, compare, change, said):
+@pytest.mark.parametrize(("word", "said"), [("99999", "below 4096, the target's"), ("os", "'os' is none")])
+def test_an_arpa_file_over_other_words(arpa, compare, word, said):
     text = arpa.read_text(encoding="utf-8")
-    (arpa.parent / "bad.arpa").write_text(change(text), encoding="utf-8")
+    changed = re.sub(r"(?m)^(-[\d.]+\t\d+) \d+\t", rf"\g<1> {word}\t", text, count=1)
+    (arpa.parent / "bad.arpa").write_text(changed, encoding="utf-8")
     assert re.search(rf"bad\.arpa:\d+: .*{said}", compare("{name: ngram, arpa: bad.arpa}"))
-
-
-def one_bigram(text, word):
-    """An ARPA file with another second word in its first bigram."""
-    return re.sub(r"(?m)^(-[\d.]+\t\d+) \d+\t", rf"\g<1> {word}\t", text, count=1)
 
 
 def test_a_text_shorter_than_the_order(here, compare, specdec):

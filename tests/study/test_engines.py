@@ -252,9 +252,8 @@ def counters(server):
 
 def test_counters_before_and_after(serve):
     row = compared(serve, serve(owner="vllm", counters=counters))
-    counts = row
-    assert (counts.drafted, counts.accepted, counts.block_efficiency) == (48, 24, 2.0)
-    assert counts.alpha_by_position == (3 / 4, 2 / 3, 1 / 2)
+    assert (row.drafted, row.accepted, row.block_efficiency) == (48, 24, 2.0)
+    assert row.alpha_by_position == (3 / 4, 2 / 3, 1 / 2)
     assert any("the server has counted" in note for note in row.notes)
 
 

@@ -6,10 +6,6 @@ import pytest
 
 from specdec_core.interface import ConfigError
 from specdec_core.study import load_study
-from specdec_plugins.lenience.budgeted import BudgetedLenienceConfig
-from specdec_plugins.lenience.constant import ConstantLenienceConfig
-from specdec_plugins.lenience.greedy import GreedyLenienceConfig
-from specdec_plugins.lenience.schedule import ScheduleLenienceConfig
 from specdec_plugins.plugin import specdec_lenience_controllers
 
 STUDY = """\
@@ -97,11 +93,4 @@ def test_a_controller_that_does_not_say_is_refused(write, toys):
 
 
 def test_every_controller_that_ships_says_whether_it_is_lossless():
-    configs = {spec.config for spec in specdec_lenience_controllers()}
-    assert configs == {
-        ConstantLenienceConfig,
-        GreedyLenienceConfig,
-        ScheduleLenienceConfig,
-        BudgetedLenienceConfig,
-    }
-    assert all("lossless" in vars(config) for config in configs)
+    assert all("lossless" in vars(spec.config) for spec in specdec_lenience_controllers())

@@ -170,11 +170,6 @@ def test_what_is_wrong_inside_has_line_and_column(problems, drafter, message):
     assert any(line.startswith(message) for line in found), found
 
 
-def test_all_that_is_wrong_inside_is_said_at_once(problems):
-    found = problems("{name: pack, drafters: [ecko, {name: echo, token: -1}], most: 0}")
-    assert [line.split(": ")[0] for line in found] == ["4:38", "4:64", "4:76"]
-
-
 def test_set_leads_into_nested_settings(load):
     settings = [
         "runs.0.drafter.drafters.0.token=3",

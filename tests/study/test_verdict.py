@@ -7,7 +7,6 @@ import pytest
 from specdec_core.study.report.tables import results_table
 from specdec_core.study.report.verdict import exit_code, fastest, verdict
 from specdec_core.study.run.repeats import ReplayedOn
-from specdec_core.theory.intervals import median_interval
 from tests.study.summaries import QUALITY, UNMEASURED, baseline, run, timed
 
 DIFFERS = {**QUALITY, "exact": 0.5, "first_difference": (0, 2)}
@@ -137,13 +136,3 @@ def test_the_table_says_what_its_numbers_rest_on():
     once = results_table([baseline(repeats=1), timed("a", 1.5)])
     assert not any("±" in cell for row in once.rows for cell in row.cells)
     assert "1.50× ±0.15" in results_table([baseline(), timed("a", 1.4, 1.5, 1.7)]).rows[1].cells
-
-
-@pytest.mark.parametrize(
-    ("count", "dropped"),
-    [(2, 0), (3, 0), (8, 0), (9, 1), (11, 1), (12, 2), (15, 3), (17, 4), (20, 5), (10_000, 4901)],
-)
-def test_the_interval_of_a_median_leaves_out_the_extremes_of_many(count, dropped):
-    # Conover's table of the sign test at 5%: the first rank inside is one more than those left out.
-    assert median_interval(range(count, 0, -1)) == (1 + dropped, count - dropped)
-    assert median_interval([1.0]) is None

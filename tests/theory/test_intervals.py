@@ -32,6 +32,10 @@ def test_one_cluster_has_no_interval():
     assert ratio_interval([4.0, 4.0], [2.0, 2.0], "ab") == (2.0, 2.0)
 
 
-@pytest.mark.parametrize(("count", "dropped"), [(2, 0), (8, 0), (9, 1), (100, 39)])
+@pytest.mark.parametrize(
+    ("count", "dropped"), [(2, 0), (3, 0), (8, 0), (9, 1), (11, 1), (12, 2), (20, 5), (100, 39)]
+)
 def test_the_interval_of_the_median_leaves_out_extremes(count, dropped):
+    # Conover's table of the sign test at 5%: the first rank inside is one more than those left out.
     assert median_interval(range(count)) == (dropped, count - 1 - dropped)
+    assert median_interval([1.0]) is None
