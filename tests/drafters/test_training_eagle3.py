@@ -303,7 +303,6 @@ def test_texts_too_short_for_a_draft_are_passed_over(config_for, tmp_path, paral
     [
         ({"aux_layers": (0, 0)}, ConfigError, "aux_layers: .0, 0. are not different layers"),
         ({"aux_layers": (0, 3)}, ConfigError, "which has 2: 0 to 2"),
-        ({"aux_layers": None}, ConfigError, "are not different layers"),
     ],
 )
 def test_layers_that_the_target_does_not_have(config_for, changes, error, said):

@@ -77,12 +77,9 @@ class TestNamed:
         with pytest.raises(PluginError, match=r"promt-copy.*'prompt-copy'"):
             kit_of(DrafterKit, plugin="promt-copy")
 
-    @pytest.mark.parametrize(
-        ("settings", "message"), [({"min_mach": 2}, "min_mach.*min_match"), ({"min_match": 0}, "min_match.*1.*0")]
-    )
-    def test_settings_that_it_does_not_take(self, settings, message):
-        with pytest.raises(ConfigError, match=message):
-            kit_of(DrafterKit, plugin="prompt-copy", settings=settings)
+    def test_settings_that_it_does_not_take(self):
+        with pytest.raises(ConfigError, match=r"min_mach.*min_match"):
+            kit_of(DrafterKit, plugin="prompt-copy", settings={"min_mach": 2})
 
 
 PLUGIN = """
