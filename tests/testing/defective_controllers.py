@@ -303,6 +303,15 @@ class OneStateForAllRows(Lenient):
         return [min(session.values)] * len(session.values)
 
 
+@caught_by("rows_independent")
+class EndsWithTheFirstRow(Lenient):
+    """Learns no more once the first row is full, however much room the others have."""
+
+    def observe(self, session, report):
+        if report.step < session.batch.room[0]:
+            super().observe(session, report)
+
+
 @caught_by("batches_independent")
 class BeginsAsAnotherEnded(Lenient):
     """A batch begins as leniently as another one ended."""

@@ -166,7 +166,7 @@ class SimulatedBatch:
     def _ask_gamma(self) -> tuple[int, ...]:
         batch, maximum = len(self._ended), self.info.max_gamma
         if not isinstance(self.session, GammaSession):
-            return tuple((len(self.reports) + row) % (maximum + 1) for row in range(batch))
+            return tuple((len(self.reports) + row.seed) % (maximum + 1) for row in self.scenario.rows)
         expected = f"{batch} int(s) from 0 to {maximum}, one per row, also for rows that have ended; or a tree"
         with calling(f"{self.log}\ncalled plan()", expected):
             plan = checked_plan(self.session.plan(), batch, maximum)
