@@ -87,6 +87,15 @@ def test_stop_strings_end_at_the_token_that_completes_them():
     assert rule.clip([0], [1, 5]) == ([1, 5], None)
 
 
+def test_a_stop_string_may_take_as_many_tokens_as_it_has_bytes():
+    class Bytes:
+        def decode(self, ids, skip_special_tokens=False):
+            return bytes(ids).decode(errors="replace").lstrip()  # as SentencePiece, which drops a leading space
+
+    text = list("ab 日本".encode())
+    assert StopRule(frozenset(), (" 日本",), Bytes()).clip(text[:-1], text[-1:]) == (text[-1:], "stop")
+
+
 @pytest.mark.parametrize("gamma", [0, 1, 5])
 def test_stop_strings_give_the_same_tokens_with_and_without_a_draft(target, gamma):
     loaded = wrap_model(target.model, Letters())
@@ -121,12 +130,12 @@ def test_same_seed_same_tokens_and_another_seed_others(target):
 
 
 def test_random_numbers_do_not_depend_on_block_sizes_or_neighbors():
-    one = RowGenerators([row_seed(1, 0)])
-    (all_at_once,) = one.numbers([1200], 1200)
-    two = RowGenerators([row_seed(1, 0), row_seed(1, 1)])
-    pieces = [two.numbers([n, 3], max(n, 3))[0][:n] for n in (1, 511, 1, 600, 0, 87)]
-    assert list(chain(*pieces)) == all_at_once
-    assert len(set(all_at_once)) == 1200, "a number was handed out twice"
+    alone = [RowGenerators([row_seed(1, row)]).numbers([1200], 1200)[0] for row in (0, 1)]
+    both = RowGenerators([row_seed(1, 0), row_seed(1, 1)])
+    sizes = ((1, 87), (511, 0), (1, 600), (600, 1), (0, 511), (87, 1))
+    pieces = [[row[:n] for row, n in zip(both.numbers(each, 600), each, strict=True)] for each in sizes]
+    assert [list(chain(*row)) for row in zip(*pieces, strict=True)] == alone
+    assert len({*alone[0], *alone[1]}) == 2400, "a number was handed out twice"
     assert row_seed(0, 1) != row_seed(1, 0)
 
 

@@ -87,6 +87,9 @@ def test_each_position_of_a_draft_is_judged_by_its_position_in_its_row():
         session.observe(report((3, 0.0), (1, 0.0)))
     # The last number holds for all positions behind it.
     assert session.lenience() == [pytest.approx([0.5]), pytest.approx([0.5])]
+    session = ScheduleLenience(config).open(batch(2, 64, gamma=3))
+    session.observe(report((1, 0.0), (3, 0.0)))
+    assert session.lenience()[1] == pytest.approx([0.8, 0.75, 0.7]), "beyond the first row's end"
 
 
 def budgeted(deviation, *room, gamma=4, greedy=False, **more):
