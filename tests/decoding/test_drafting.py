@@ -222,6 +222,8 @@ def test_candidates_that_a_constraint_excludes_give_way_to_an_allowed_token():
     assert tokens[1] == 8
     torch.testing.assert_close(q[1, 8], torch.tensor(1.0))
     assert q[:, 1::2].sum() == 0
+    odd = torch.where(torch.arange(V) % 2 == 0, -torch.inf, 0.0)[None]
+    torch.testing.assert_close(to_probs(odd, [[1]]), odd.softmax(1), msg="where nothing legal is left, all is")
 
 
 def test_the_confidence_is_q_of_the_drafted_token():

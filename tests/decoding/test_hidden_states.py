@@ -153,6 +153,7 @@ def test_hidden_states_and_outputs_of_layers_move_with_the_accepted_path_of_a_tr
 def test_states_of_tokens_that_a_cache_keeps():
     loaded = wrap_model(tiny_model("llama"))
     cache, prompts = PrefixCache(), [PROMPTS[0], PROMPTS[2]]
+    Decoder(loaded, temperature=0).generate(prompts, max_new_tokens=8, cache=cache)  # keeps no states
     for rows in ((0, 1), (1, 1, 0)):
         prompts = [[*prompts[row][:-1], 8, 4] for row in rows]
         right = Decoder(loaded, temperature=0).generate(prompts, max_new_tokens=8, ignore_eos=True)
