@@ -9,7 +9,9 @@ import pytest
 import torch
 from transformers import LogitNormalization, LogitsProcessor, SequenceBiasLogitsProcessor
 
+from specdec_core.decoding.beams.beam_draft import BeamDraft, DraftSearch
 from specdec_core.decoding.decoder import Decoder
+from specdec_core.decoding.request import DraftRecord
 from specdec_core.interface import (
     LAST_HIDDEN,
     AutoregressiveDrafter,
@@ -20,7 +22,9 @@ from specdec_core.interface import (
     Proposal,
 )
 from specdec_core.interface.errors import ArgumentError, NumericsError, PluginWarning
+from specdec_core.interface.settings import SamplingSettings
 from specdec_core.models import wrap_model
+from specdec_core.sampling.logits import LogitsToProbs
 from specdec_drafters.settings import TransformerConfig
 from specdec_drafters.transformer import TransformerDrafter
 from tests.catalogue import DRAFTERS, Catalogue
@@ -172,6 +176,13 @@ def test_where_most_continuations_end_enough_others_are_looked_at(early_stopping
     model, target, small = models("llama", device, eos=(1, 2, 3, 4, 5, 7), raised=4.0)
     decoder = Decoder(target, Small(target, small), gamma=3, temperature=0, draft_beams=5, strict=True)
     check(model, decoder, prompts(8, seed=4), beams=3, max_new_tokens=10, early_stopping=early_stopping)
+
+
+def test_tokens_that_end_a_beam_are_not_drafted():
+    record, greedy = DraftRecord(1, 3, VOCAB, torch.device("cpu")), LogitsToProbs(SamplingSettings(temperature=0))
+    draft = BeamDraft((3,), greedy, record, [[9]], [0.0], DraftSearch(1, 3, EOS, [0.0]))
+    falling = -torch.arange(VOCAB, dtype=torch.float32)[None, None]
+    assert draft.branch(falling).tokens.tolist() == [[0, 2, 3]]
 
 
 def test_hypotheses_end_with_either_id_or_at_the_limit(ending):

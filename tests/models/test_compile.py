@@ -16,7 +16,7 @@ from specdec_core.models.fast import compiling, cuda_graphs
 from specdec_core.models.fast.compiling import compile_as_set, compile_model, prove
 from specdec_core.models.fast.cuda_graphs import IDLE, GraphPasses
 from specdec_core.models.fast.inductor import InductorPasses
-from specdec_core.models.fast.static import block_layout
+from specdec_core.models.fast.static import CheckedPass, StaticError, block_layout
 from tests.compiled import TOLERANCE, compiled, fixed, traced
 from tests.pairwise import some
 from tests.tiny import DECODER_ONLY, FAMILIES, tiny_model
@@ -170,6 +170,17 @@ def test_what_is_burnt_in_is_noticed(kept):
     with pytest.warns(RuntimeWarning, match=r"not compiled \(relative error .*tolerance.*compile: false"):
         prove(model)
     assert model.passes.failed
+
+
+def test_a_replay_is_compared_twice():
+    def replay(values):
+        values += 1  # wrong from the second time on
+        return (values.clamp(min=0),)
+
+    checked, values = CheckedPass(lambda _: (torch.zeros(2),), replay, TOLERANCE), torch.full((2,), -1.0)
+    checked(values)
+    with pytest.raises(StaticError, match="relative error"):
+        checked(values)
 
 
 def test_a_capture_reads_nothing_but_weights_and_arguments():
