@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -21,6 +22,7 @@ from specdec_core.interface import (
 from specdec_core.interface.controllers import FixedGamma, FixedGammaConfig
 from specdec_core.interface.settings import GenerationSettings, SamplingSettings
 from specdec_core.offline.replay.replayed_metrics import expected_metrics
+from specdec_core.offline.replay.text_acceptance import TextAcceptance
 from specdec_core.testing.harness.replaying import recorded_texts
 from specdec_core.testing.harness.toys import Gamma, TableDrafter
 from tests.catalogue import GAMMAS
@@ -100,8 +102,10 @@ def test_times_are_the_machines(acceptance):
     first = len(acceptance) * (1.2 + 0.2 + 0.05)
     assert metrics.seconds == pytest.approx(sum(one.seconds for one in metrics.times) + first)
     assert metrics.seconds == pytest.approx(found.seconds_by_text.sum())
-    alone = expected_metrics(acceptance, 0, costs=TARGET).metrics
-    assert alone.seconds == pytest.approx(1.05 * alone.tokens)
+    for costs in (TARGET, COSTS):
+        alone = expected_metrics(acceptance, 0, costs=costs).metrics
+        assert alone.seconds == pytest.approx(1.05 * alone.tokens)
+        assert alone.draft_seconds == alone.times[0].draft_seconds == 0
 
 
 def test_a_draft_that_is_empty_though_asked_for_takes_its_time():
@@ -186,6 +190,23 @@ def test_same_seed_same_draws(acceptance):
     one, same, other = (expected_metrics(acceptance, Gamma(1, 3), draws=2, seed=seed) for seed in (1, 1, 2))
     assert one.metrics == same.metrics
     assert one.metrics != other.metrics
+
+
+def test_the_error_of_two_draws_is_half_their_difference(acceptance):
+    first, both = (expected_metrics(acceptance, Gamma(1, 3), draws=draws) for draws in (1, 2))
+    mean = both.steps_by_text.sum()
+    assert both.drawn == pytest.approx(abs(first.steps_by_text.sum() / mean - 1) * both.metrics.block_efficiency)
+    assert both.drawn > 0
+
+
+def test_each_budget_has_its_own_acceptance():
+    """Drafts of one token are accepted, and drafts of two are not."""
+    one, two = (
+        TextAcceptance(np.full((6, 2), ratio), np.full(6, 2), np.full((6, 2), np.nan), np.arange(6), 9, reach=8)
+        for ratio in (1.0, 0.0)
+    )
+    found = expected_metrics([replace(two, by_budget=(one, two))], Gamma(1, 2)).metrics
+    assert (found.target_calls, found.accepted, found.rejected) == (4, 2, 2)  # 2 + 1 + 2 + 1 tokens
 
 
 def test_what_is_refused(acceptance):
