@@ -34,7 +34,7 @@ def plain(verify, count=1):
 
 
 def test_t_is_a_median_by_the_longest_draft_that_was_made():
-    steps = [report((0, 0), (0, 0), 0.25, 4.0)]
+    steps = [report((0, 0), (0, 0), 0.25, 4.0, rest=9.0)]
     steps += [report((2, 2), (1, 2), draft, verify) for draft, verify in ((1, 5), (2, 6), (9, 99))]
     steps += [report((2, 2), (0, 0), 7.0, 4.0)]  # asked in vain
     found = measured_costs(steps, 2)

@@ -17,6 +17,7 @@ from specdec_plugins.gamma.cost_aware import (
     CostAwareGamma,
     CostAwareGammaConfig,
     CostEstimates,
+    _isotonic,
 )
 from tests.plugins.cost_aware_simulation import Drafter, Machine, Simulation, by_position, changing, constant
 
@@ -147,6 +148,11 @@ def test_seconds_of_lengths():
     assert [cost / expected[0] for cost in expected] == pytest.approx([1, 1.2, 1.4, 1.7, 2, 2.25, 2.5], rel=0.03)
     assert all(low <= cost for low, cost in zip(least, expected, strict=True))
     assert known.longest == 4
+
+
+def test_costs_that_fall_with_the_length_are_averaged_as_often_as_they_were_seen():
+    assert _isotonic([1.0, 3.0, 2.0, 2.5], [5.0, 1.0, 3.0, 1.0]) == [1, 2.25, 2.25, 2.5]
+    assert _isotonic([4.0, 3.0, 1.0], [1.0, 1.0, 2.0]) == [2.25] * 3  # 3.5 of two steps, and 1 of two
 
 
 def asked_by(simulation: Simulation, made: CostAwareGamma, tokens: int) -> list[int]:

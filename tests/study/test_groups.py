@@ -93,6 +93,17 @@ def test_figures_are_those_of_the_steps_and_seconds_of_a_group():
     assert (alone["speedup"].value, alone["speedup"].low, alone["speedup"].few) == (1, None, True)
 
 
+def test_speed_ups_are_paired_by_batch_and_few_steps_are_those_of_a_repeat():
+    rows = [(10, 3, 7, 2, float(n)) for n in range(1, 7)]
+    plain = [(10, 10, 0, 0, 2.0 * n) for n in range(1, 7)]
+    runs = {name: {n: repeat(n, one, name) for n in (1, 2)} for name, one in (("baseline", plain), ("a", rows))}
+    *_, whole = summarize_groups(prompts(*[("x",)] * 6), runs, 1)["a"]
+    speedup = whole.figures["speedup"]
+    assert (speedup.value, speedup.low, speedup.high) == pytest.approx((2, 2, 2))  # in each batch
+    # 18 steps and 54 verified tokens, decoded twice.
+    assert [whole.figures[name].few for name in ("block_efficiency", "alpha")] == [True, False]
+
+
 def test_a_batch_takes_as_long_as_its_longest_request():
     rows = [(10, 5, 5, 0, 1.0), (10, 5, 5, 0, 3.0), (10, 5, 5, 0, 2.0)]
     found = summarize_groups(prompts(("x",), ("y",), ("x",)), {"a": {1: repeat(1, rows)}}, 2)["a"]

@@ -10,6 +10,7 @@ from weakref import WeakKeyDictionary
 import pytest
 
 from specdec_core.decoding import chat
+from specdec_core.decoding.counts import StepTimes
 from specdec_core.decoding.decoder import Decoder
 from specdec_core.interface import ConfigError, ModelError
 from specdec_core.interface.errors import PromptError
@@ -21,7 +22,7 @@ from specdec_core.study.report.summary import (
     summarize,
 )
 from specdec_core.study.report.tables import request_table, results_table
-from specdec_core.study.run.repeats import Repeat
+from specdec_core.study.run.repeats import Repeat, Repeats
 from specdec_core.study.run.runner import run_study
 from specdec_core.theory.speed import walltime_improvement
 from tests.study.toy_study import STUDY, Recorder, in_turn
@@ -103,16 +104,26 @@ def test_a_summary_follows_from_the_counts(summaries):
     assert echo.deviation == 0 < lenient.deviation
 
 
-def test_speeds_are_those_of_the_runs_own_repeats(result_of):
+def test_speeds_and_costs_are_medians_over_the_repeats(result_of):
     result = result_of(STUDY, "batch_size=2")
-    for summary in summarize(result):
-        own = [one.metrics for (_, run, _), one in result.repeats.items() if run == summary.name]
-        speeds = [one.tokens / one.seconds for one in own]
-        assert summary.tokens_per_second == pytest.approx(sum(speeds) / 2), "the median of two"
-        assert (summary.tokens_per_second_min, summary.tokens_per_second_max) == (
-            min(speeds),
-            max(speeds),
-        )
+    repeats = list(result.repeats.values())
+    for one in repeats[:]:  # the third is disturbed: its steps with a draft take nine times as long
+        if one.repeat == 2:
+            none, *some = one.metrics.times
+            slow = [StepTimes(t.steps, 9 * t.draft_seconds, 9 * t.verify_seconds, 9 * t.seconds) for t in some]
+            changed = {"seconds": 9 * one.metrics.seconds, "times": (none, *slow)}
+            repeats.append(replace(one, repeat=3, metrics=replace(one.metrics, **changed)))
+
+    def figures(*numbers):
+        some = Repeats(one for one in repeats if one.repeat in numbers)
+        _, echo, _ = summarize(replace(result, repeats=some))
+        costs = (one for one in (*echo.draft_cost, *echo.verify_cost) if one is not None)
+        return [echo.tokens_per_second, echo.speedup, echo.c, *costs, *echo.speedup_by_gamma]
+
+    apart = [figures(number) for number in (1, 2, 3)]
+    assert figures(1, 2, 3) == pytest.approx(list(map(median, zip(*apart, strict=True))))
+    own = [one.metrics for one in repeats if one.run == "echo-2"]
+    assert [one[0] for one in apart] == pytest.approx([one.tokens / one.seconds for one in own])
 
 
 def test_requests_have_figures_of_their_own(result_of, tmp_path):
