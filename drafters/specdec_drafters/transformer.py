@@ -19,9 +19,9 @@ from specdec_drafters.common.model_drafter import ModelDrafter
 from specdec_drafters.settings import TransformerConfig, TransformerTrainerConfig
 from specdec_drafters.training.loop import Objective, write_curve
 from specdec_drafters.training.losses import cross_entropy, distillation, overlap, tv_share
-from specdec_drafters.training.rows import Rows, autocast, row_logits, same_width
-from specdec_drafters.training.sources import TrainingData, check_length, check_source_lengths
-from specdec_drafters.training.trainer import TargetDistillation, TrainingRun, WeightsTrainer
+from specdec_drafters.training.rows import LARGEST_LOGITS, Rows, autocast, row_logits, same_width
+from specdec_drafters.training.sources import check_length, check_source_lengths
+from specdec_drafters.training.trainer import Measured, TargetDistillation, TrainingRun, WeightsTrainer
 
 
 @dataclass(frozen=True)
@@ -168,11 +168,55 @@ def _t5(target: LoadedModel, layers: int, width: int, heads: int) -> Any:
     return T5ForConditionalGeneration(config)
 
 
+class Distillation(TargetDistillation[TransformerTrainerConfig, LoadedModel]):
+    """A draft model, a frozen target, and the data to compare them on."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.drafter = self.prepared
+        check_source_lengths(self.data, self.drafter)
+        self._part = max(1, LARGEST_LOGITS // max(self.target.vocab_size, self.drafter.vocab_size))
+
+    def objective(self) -> Objective:
+        """Return the objective for the training loop."""
+        model = self.drafter.model
+        embeddings = {id(part.weight) for part in (model.get_input_embeddings(), model.get_output_embeddings())}
+        parameters = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
+        embedding_names = [name for name, weight in parameters.items() if id(weight) in embeddings]
+        return Objective(parameters, self.gradients, self.measure, embedding_names)
+
+    def losses(self, rows: Rows, done: float) -> Iterator[Tensor]:
+        """Yield the loss, summed over the positions of some rows."""
+        self.drafter.model.train()
+        config = self.config
+        with autocast(self.dtype, self.target.device):
+            logits = row_logits(self.drafter, rows)
+        if config.loss == "ce":
+            yield cross_entropy(logits, rows.tokens[rows.mask]) * len(logits)
+            return
+        with torch.inference_mode(), autocast(self.dtype, self.target.device):
+            p_logits = row_logits(self.target, rows)
+        p_logits, logits = same_width(p_logits, logits)
+        yield distillation(p_logits, logits, tv_share(config.loss, done), config.temperature)[0]
+
+    def scores(self) -> Measured:
+        """Compare the two on the held-out data, without autocast."""
+        self.drafter.model.eval()
+        with torch.inference_mode():
+            return agreement(self._compared(), self.config.temperature)
+
+    def _compared(self) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        for part in self.data.held_out.split(self._part):
+            rows = part.to(self.target.device)
+            p_logits, logits = same_width(row_logits(self.target, rows), row_logits(self.drafter, rows))
+            yield p_logits, logits, rows.mask.sum(1)
+
+
 NEW_RATE, START_RATE = 4e-3, 1e-3
 """Peak learning rates of a new model, and of a pretrained one."""
 
 
-class TransformerTrainer(WeightsTrainer["Distillation"]):
+class TransformerTrainer(WeightsTrainer[Distillation]):
     """Trains a model for the transformer drafter, on the tokens of a text or on the target's distributions.
 
     References:
@@ -185,17 +229,12 @@ class TransformerTrainer(WeightsTrainer["Distillation"]):
     drafter = "transformer"
     result = "the model"
     folder_with = "config.json"
+    distillation: type[Distillation] = Distillation
 
     @property
     def rate(self) -> float:
         """The peak learning rate."""
         return NEW_RATE if self.config.model is None else START_RATE
-
-    def distillation(
-        self, target: LoadedModel, prepared: LoadedModel, data: TrainingData, dtype: torch.dtype
-    ) -> Distillation:
-        """Return the model with the target and the data."""
-        return Distillation(self.config, target, prepared, data, dtype)
 
     def prepare(self, target: LoadedModel) -> LoadedModel:
         """Return the model to train, in float32 on the target's device.
@@ -242,65 +281,3 @@ class TransformerTrainer(WeightsTrainer["Distillation"]):
 def _with_error(point: dict[str, float], name: str) -> str:
     error = point.get(f"{name}_error")
     return f"{point[name]:.4f}" + ("" if error is None else f" (standard error {error:.4f})")
-
-
-class Distillation(TargetDistillation):
-    """A draft model, a frozen target, and the data to compare them on.
-
-    Args:
-        config: Loss, temperature, batch size and seed.
-        target: The target, which gives p.
-        drafter: The model to train.
-        data: The rows to train and measure on.
-        dtype: Data type of matrix products in training. Evaluation uses the models' own.
-    """
-
-    def __init__(
-        self,
-        config: TransformerTrainerConfig,
-        target: LoadedModel,
-        drafter: LoadedModel,
-        data: TrainingData,
-        dtype: torch.dtype,
-    ) -> None:
-        check_source_lengths(data, drafter)
-        super().__init__(config, target, data, dtype, max(target.vocab_size, drafter.vocab_size))
-        self._config, self.drafter = config, drafter
-
-    def objective(self) -> Objective:
-        """Return the objective for the training loop."""
-        model = self.drafter.model
-        embeddings = {id(part.weight) for part in (model.get_input_embeddings(), model.get_output_embeddings())}
-        parameters = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
-        embedding_names = [name for name, weight in parameters.items() if id(weight) in embeddings]
-        return Objective(parameters, self.gradients, self.measure, embedding_names)
-
-    def losses(self, rows: Rows, done: float) -> Iterator[Tensor]:
-        """Yield the loss, summed over the positions of some rows."""
-        self.drafter.model.train()
-        config = self._config
-        with autocast(self._dtype, self._target.device):
-            logits = row_logits(self.drafter, rows)
-        if config.loss == "ce":
-            yield cross_entropy(logits, rows.tokens[rows.mask]) * len(logits)
-            return
-        with torch.inference_mode(), autocast(self._dtype, self._target.device):
-            p_logits = row_logits(self._target, rows)
-        p_logits, logits = same_width(p_logits, logits)
-        yield distillation(p_logits, logits, tv_share(config.loss, done), config.temperature)[0]
-
-    def measure(self) -> dict[str, float]:
-        """Return the held-out alpha and greedy alpha, with standard errors."""
-        return self.agreement().point()
-
-    def agreement(self) -> Agreement:
-        """Compare the two on the held-out data, without autocast."""
-        self.drafter.model.eval()
-        with torch.inference_mode():
-            return agreement(self._compared(), self._config.temperature)
-
-    def _compared(self) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        for part in self._held_out.split(self._part):
-            rows = part.to(self._target.device)
-            p_logits, logits = same_width(row_logits(self._target, rows), row_logits(self.drafter, rows))
-            yield p_logits, logits, rows.mask.sum(1)

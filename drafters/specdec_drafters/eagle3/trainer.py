@@ -30,7 +30,6 @@ from specdec_drafters.training.mask_layout import (
     spaced,
 )
 from specdec_drafters.training.rows import Rows, autocast
-from specdec_drafters.training.sources import TrainingData
 from specdec_drafters.training.trainer import TargetDistillation, TrainingRun, WeightsTrainer
 
 
@@ -218,75 +217,8 @@ def masked_scores(head: Eagle3Head, reading: TargetReading, count: int, temperat
     return draft_scores(layout, p, q, rows.tokens[:, 2:][layout.wanted], count)
 
 
-LEARNING_RATE = 4e-3
-"""Default peak learning rate."""
 MOST_DRAFTED = 32_000
 """The default size of the draft vocabulary, if the target's is larger: that of published heads."""
-
-
-class Eagle3Trainer(WeightsTrainer["Distillation"]):
-    """Trains an EAGLE-3 head. The target is frozen, and so are its embeddings, which the head reads.
-
-    References:
-        Li et al. 2025 (arXiv 2503.01840); Hui et al. 2026 (P-EAGLE, arXiv 2602.01469). The loss is KL, then total
-        variation, instead of cross-entropy.
-    """
-
-    config: Eagle3TrainerConfig
-    """The settings."""
-
-    drafter = "eagle3"
-    result = "the head"
-    folder_with = WEIGHTS
-    rate = LEARNING_RATE
-
-    def prepare(self, target: LoadedModel) -> tuple[int, ...]:
-        """Return the layers that the head reads."""
-        return chosen_layers(self.config, target)
-
-    def distillation(
-        self, target: LoadedModel, prepared: tuple[int, ...], data: TrainingData, dtype: torch.dtype
-    ) -> Distillation:
-        """Return a head, whose vocabulary is that of the data, with the target and the data."""
-        return Distillation(self.config, target, prepared, data, dtype)
-
-    def write(self, trained: Distillation, target: LoadedModel, run: TrainingRun) -> dict[str, str | int | float]:
-        """Write the folder of the head, with the learning curve."""
-        return {**self._facts(trained.head, run), "curve": self._write(trained, target, run)}
-
-    def _facts(self, head: Eagle3Head, run: TrainingRun) -> dict[str, str | int | float]:
-        before, after = run.trained.curve[0], run.trained.curve[-1]
-        return {
-            **run.facts(sum(weight.numel() for weight in head.parameters() if weight.requires_grad)),
-            "draft vocabulary": head.shape.draft_vocab_size,
-            **{
-                f"{what} {when}": ", ".join(f"{value:.3f}" for key, value in point.items() if key.startswith(name))
-                for what, name in (("alpha by position", "alpha_"), ("greedy alpha by position", "greedy_alpha_"))
-                for when, point in (("before", before), ("after", after))
-            },
-            "block efficiency before": round(before["block_efficiency"], 4),
-            "block efficiency after": round(after["block_efficiency"], 4),
-        }
-
-    def _write(self, trained: Distillation, target: LoadedModel, run: TrainingRun) -> str:
-        config, head = self.config, trained.head
-        assert target.features is not None
-        # A target that ships with a package is none that others could load.
-        name = None if is_shipped(config.target) else config.target
-        verifier = {"name_or_path": name, "architectures": list(target.model.config.architectures or [])}
-        card = {"fingerprint": target.features.fingerprint(), "facts": self._facts(head, run)}
-        keys = config_of(head, trained.layers, verifier, specdec=card, dtype=config.saved_as)
-        dtype = getattr(torch, config.saved_as)
-        tensors = {
-            weight_name: tensor.to(dtype) if tensor.is_floating_point() else tensor
-            for weight_name, tensor in head.state_dict().items()
-            if config.save_embeddings or weight_name != "embed_tokens.weight"
-        }
-        if head.shape.draft_vocab_size == target.vocab_size:
-            tensors = {name: tensor for name, tensor in tensors.items() if name not in ("d2t", "t2d")}
-        with writing_folder(config.output) as temporary:
-            write_checkpoint(temporary, keys, {name: tensor.cpu() for name, tensor in tensors.items()})
-            return write_curve(run.trained.curve, temporary)
 
 
 def chosen_layers(config: Eagle3TrainerConfig, target: LoadedModel) -> tuple[int, ...]:
@@ -384,30 +316,16 @@ def frequent_tokens(pools: Sequence[Rows], vocab_size: int, count: int) -> Tenso
     return times.sort(descending=True, stable=True).indices[:count].sort().values
 
 
-class Distillation(TargetDistillation):
-    """A head, the target that it reads, and the data to train and evaluate it on.
+class Distillation(TargetDistillation[Eagle3TrainerConfig, tuple[int, ...]]):
+    """A head, the target whose layers it reads, and the data to train and evaluate it on, in float32."""
 
-    Args:
-        config: Sizes, drafts, temperature, batch size and seed.
-        target: The target, which gives hidden states and p.
-        layers: The layers that the head reads.
-        data: The rows to train and measure on.
-        dtype: Data type of matrix products in training. Evaluation uses float32.
-    """
-
-    def __init__(
-        self,
-        config: Eagle3TrainerConfig,
-        target: LoadedModel,
-        layers: Sequence[int],
-        data: TrainingData,
-        dtype: torch.dtype,
-    ) -> None:
-        super().__init__(config, target, data, dtype)
-        self._config, self.layers = config, layers
-        count = min(config.draft_vocab or MOST_DRAFTED, target.vocab_size)
-        ids = frequent_tokens(data.pools, target.vocab_size, count)
-        self.head = new_head(target, len(layers), ids, config.seed, parallel=config.parallel)
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        config, vocab_size, self.layers = self.config, self.target.vocab_size, self.prepared
+        count = min(config.draft_vocab or MOST_DRAFTED, vocab_size)
+        # Its vocabulary is that of the data.
+        ids = frequent_tokens(self.data.pools, vocab_size, count)
+        self.head = new_head(self.target, len(self.layers), ids, config.seed, parallel=config.parallel)
 
     def objective(self) -> Objective:
         """Return the objective for the training loop."""
@@ -418,9 +336,9 @@ class Distillation(TargetDistillation):
         """Yield the mean loss of drafts from the positions of some rows, times the number of positions."""
         if not _drafted(rows):
             return
-        config, head, share = self._config, self.head, tv_share(self._config.loss, done)
-        with autocast(self._dtype, self._target.device):
-            reading = read_target(self._target, rows, self.layers, head.device)
+        config, head, share = self.config, self.head, tv_share(self.config.loss, done)
+        with autocast(self.dtype, self.target.device):
+            reading = read_target(self.target, rows, self.layers, head.device)
             if config.parallel:
                 shape = rows.tokens[:, 1:-1].shape
                 lengths = drawn_lengths(reading.rows, shape, config.unrolled, config.retention, config.seed, done)
@@ -431,22 +349,18 @@ class Distillation(TargetDistillation):
                 loss = loss / sum(config.decay**depth for depth in range(config.unrolled))
         yield loss
 
-    def measure(self) -> dict[str, float]:
-        """Return the held-out acceptance rates, by draft position and for drafts as long as trained for."""
-        return self.scores().point()
-
     def scores(self) -> Scores:
         """Compare the head with the target on the held-out data, without autocast."""
-        config, head = self._config, self.head
+        config, head = self.config, self.head
         scores_of = masked_scores if config.parallel else unrolled_scores
         parts = [
             scores_of(
                 head,
-                read_target(self._target, part, self.layers, head.device),
+                read_target(self.target, part, self.layers, head.device),
                 config.unrolled,
                 config.temperature,
             )
-            for part in self._held_out.split(self._part)
+            for part in self.data.held_out.split(self._part)
             if _drafted(part)
         ]
         return sum(parts[1:], start=parts[0])
@@ -455,3 +369,60 @@ class Distillation(TargetDistillation):
 def _drafted(rows: Rows) -> bool:
     """Return whether any token is drafted: the first two are read before the first draft."""
     return rows.tokens.shape[1] > 2
+
+
+LEARNING_RATE = 4e-3
+"""Default peak learning rate."""
+
+
+class Eagle3Trainer(WeightsTrainer[Distillation]):
+    """Trains an EAGLE-3 head. The target is frozen, and so are its embeddings, which the head reads.
+
+    References:
+        Li et al. 2025 (arXiv 2503.01840); Hui et al. 2026 (P-EAGLE, arXiv 2602.01469). The loss is KL, then total
+        variation, instead of cross-entropy.
+    """
+
+    config: Eagle3TrainerConfig
+    """The settings."""
+
+    drafter = "eagle3"
+    result = "the head"
+    folder_with = WEIGHTS
+    rate = LEARNING_RATE
+    distillation = Distillation
+
+    def prepare(self, target: LoadedModel) -> tuple[int, ...]:
+        """Return the layers that the head reads."""
+        return chosen_layers(self.config, target)
+
+    def write(self, trained: Distillation, target: LoadedModel, run: TrainingRun) -> dict[str, str | int | float]:
+        """Write the folder of the head, with the learning curve."""
+        return {**self._facts(trained.head, run), "curve": self._write(trained, target, run)}
+
+    def _facts(self, head: Eagle3Head, run: TrainingRun) -> dict[str, str | int | float]:
+        return {
+            **run.facts(sum(weight.numel() for weight in head.parameters() if weight.requires_grad)),
+            "draft vocabulary": head.shape.draft_vocab_size,
+            **run.acceptance("by position"),
+        }
+
+    def _write(self, trained: Distillation, target: LoadedModel, run: TrainingRun) -> str:
+        config, head = self.config, trained.head
+        assert target.features is not None
+        # A target that ships with a package is none that others could load.
+        name = None if is_shipped(config.target) else config.target
+        verifier = {"name_or_path": name, "architectures": list(target.model.config.architectures or [])}
+        card = {"fingerprint": target.features.fingerprint(), "facts": self._facts(head, run)}
+        keys = config_of(head, trained.layers, verifier, specdec=card, dtype=config.saved_as)
+        dtype = getattr(torch, config.saved_as)
+        tensors = {
+            weight_name: tensor.to(dtype) if tensor.is_floating_point() else tensor
+            for weight_name, tensor in head.state_dict().items()
+            if config.save_embeddings or weight_name != "embed_tokens.weight"
+        }
+        if head.shape.draft_vocab_size == target.vocab_size:
+            tensors = {name: tensor for name, tensor in tensors.items() if name not in ("d2t", "t2d")}
+        with writing_folder(config.output) as temporary:
+            write_checkpoint(temporary, keys, {name: tensor.cpu() for name, tensor in tensors.items()})
+            return write_curve(run.trained.curve, temporary)

@@ -23,7 +23,6 @@ from specdec_drafters.settings import EarlyExitTrainerConfig
 from specdec_drafters.training.loop import Objective
 from specdec_drafters.training.losses import cross_entropy, distillation, tv_share
 from specdec_drafters.training.rows import Rows, autocast, row_logits
-from specdec_drafters.training.sources import TrainingData
 from specdec_drafters.training.trainer import (
     TargetDistillation,
     TrainingRun,
@@ -31,79 +30,6 @@ from specdec_drafters.training.trainer import (
     text_facts,
     without_home,
 )
-
-LEARNING_RATE = 4e-3
-"""Default peak learning rate."""
-
-
-class EarlyExitTrainer(WeightsTrainer["Distillation"]):
-    """Trains exits for the early-exit drafter, and keeps the best. The target is frozen.
-
-    An exit is a linear map of the normalized states after some layers, in front of the target's head. It starts as
-    the identity, that is, as the untrained exit.
-
-    References:
-        Belrose et al. 2023 (arXiv 2303.08112), who train such a map for every layer; Corollary 3.6 and Theorem 3.8
-        of arXiv 2211.17192 for the loss and the choice.
-    """
-
-    config: EarlyExitTrainerConfig
-    """The settings."""
-
-    drafter = "early-exit"
-    result = "the exit"
-    rate = LEARNING_RATE
-
-    def prepare(self, target: LoadedModel) -> dict[int, LoadedModel]:
-        """Return the exits before training, by their number of layers."""
-        target.model.requires_grad_(requires_grad=False)
-        return {layers: _new_exit(target, layers) for layers in _candidates(target, self.config.layers)}
-
-    def distillation(
-        self, target: LoadedModel, prepared: dict[int, LoadedModel], data: TrainingData, dtype: torch.dtype
-    ) -> Distillation:
-        """Return the exits with the target and the data."""
-        return Distillation(self.config, target, prepared, data, dtype)
-
-    def write(self, trained: Distillation, target: LoadedModel, run: TrainingRun) -> dict[str, str | int | float]:
-        """Write the file of the best exit."""
-        best = best_of(_worths(trained.exits, run.trained.curve[-1], target))
-        facts = self._facts(trained.exits, target, best, run)
-        assert target.features is not None
-        card = ExitCard(
-            layers=best.layers,
-            target=without_home(target.name),
-            fingerprint=target.features.fingerprint(),
-            facts={**text_facts(self.config), **facts},
-        )
-        write_exit(self.config.output, _translator(trained.exits[best.layers]), card)
-        return facts
-
-    def _facts(
-        self, exits: Mapping[int, LoadedModel], target: LoadedModel, best: ExitWorth, run: TrainingRun
-    ) -> dict[str, str | int | float]:
-        before, after = run.trained.curve[0], run.trained.curve[-1]
-        facts: dict[str, str | int | float] = {
-            **run.facts(_translator(exits[best.layers]).numel()),
-            "loss": self.config.loss,
-        }
-        for worth in _worths(exits, after, target):
-            facts[f"exit after {worth.layers}"] = (
-                f"alpha {before[_alpha(worth.layers)]:.3f} untrained, {worth.alpha:.3f} trained; "
-                f"{worth.c:.2f} of the weights; expected speed-up {worth.speedup:.2f} with gamma {worth.gamma}"
-            )
-        return {**facts, "layers": best.layers}
-
-
-def _candidates(target: LoadedModel, layers: int | None) -> list[int]:
-    """Return the numbers of layers to try: those given, or up to half of the target's."""
-    return [*range(1, layer_count(target) // 2 + 1)] if layers is None else [layers]
-
-
-def _new_exit(target: LoadedModel, layers: int) -> LoadedModel:
-    model = exit_after(target, layers, identity(target))
-    _translator(model).requires_grad_()
-    return model
 
 
 def _translator(model: LoadedModel) -> Tensor:
@@ -120,40 +46,21 @@ def _worths(exits: Mapping[int, LoadedModel], point: Mapping[str, float], target
     return worth_of_each(exits, {layers: point[_alpha(layers)] for layers in exits}, target)
 
 
-class Distillation(TargetDistillation):
-    """Exits, the target that they share layers with, and the data to compare them on.
-
-    Args:
-        config: Loss, temperature, batch size and seed.
-        target: The target, which gives p.
-        exits: The exits to train, by their number of layers.
-        data: The rows to train and measure on.
-        dtype: Data type of matrix products in training. Evaluation uses the target's own.
-    """
-
-    def __init__(
-        self,
-        config: EarlyExitTrainerConfig,
-        target: LoadedModel,
-        exits: Mapping[int, LoadedModel],
-        data: TrainingData,
-        dtype: torch.dtype,
-    ) -> None:
-        super().__init__(config, target, data, dtype)
-        self._config, self.exits = config, exits
+class Distillation(TargetDistillation[EarlyExitTrainerConfig, dict[int, LoadedModel]]):
+    """Exits by their number of layers, the target that they share layers with, and the data to compare them on."""
 
     def objective(self) -> Objective:
         """Return the objective for the training loop."""
-        parameters = {str(layers): _translator(model) for layers, model in self.exits.items()}
+        parameters = {str(layers): _translator(model) for layers, model in self.prepared.items()}
         return Objective(parameters, self.gradients, self.measure)
 
     def losses(self, rows: Rows, done: float) -> Iterator[Tensor]:
         """Yield the loss of each exit, summed over the positions of some rows."""
-        config = self._config
-        with torch.no_grad(), autocast(self._dtype, self._target.device):
-            p_logits = row_logits(self._target, rows)
-        for model in self.exits.values():
-            with autocast(self._dtype, self._target.device):
+        config = self.config
+        with torch.no_grad(), autocast(self.dtype, self.target.device):
+            p_logits = row_logits(self.target, rows)
+        for model in self.prepared.values():
+            with autocast(self.dtype, self.target.device):
                 logits = row_logits(model, rows)
             if config.loss == "ce":
                 yield cross_entropy(logits, rows.tokens[rows.mask]) * len(logits)
@@ -162,7 +69,69 @@ class Distillation(TargetDistillation):
 
     def measure(self) -> dict[str, float]:
         """Return the held-out acceptance rate of each exit, and that of the best."""
-        alphas = exit_alphas(self.exits, self._target, self._held_out, self._config.temperature)
-        best = best_of(worth_of_each(self.exits, alphas, self._target))
+        alphas = exit_alphas(self.prepared, self.target, self.data.held_out, self.config.temperature)
+        best = best_of(worth_of_each(self.prepared, alphas, self.target))
         point = {_alpha(layers): alpha for layers, alpha in alphas.items()}
         return {"alpha": best.alpha, "layers": float(best.layers), **point}
+
+
+LEARNING_RATE = 4e-3
+"""Default peak learning rate."""
+
+
+class EarlyExitTrainer(WeightsTrainer[Distillation]):
+    """Trains exits for the early-exit drafter, and keeps the best. The target is frozen.
+
+    An exit is a linear map of the normalized states after some layers, in front of the target's head. It starts as
+    the identity, that is, as the untrained exit.
+
+    References:
+        Belrose et al. 2023 (arXiv 2303.08112), who train such a map for every layer; Corollary 3.6 and Theorem 3.8
+        of arXiv 2211.17192 for the loss and the choice.
+    """
+
+    config: EarlyExitTrainerConfig
+    """The settings."""
+
+    drafter = "early-exit"
+    result = "the exit"
+    rate = LEARNING_RATE
+    distillation = Distillation
+
+    def prepare(self, target: LoadedModel) -> dict[int, LoadedModel]:
+        """Return the exits before training, by their number of layers."""
+        target.model.requires_grad_(requires_grad=False)
+        tried = range(1, layer_count(target) // 2 + 1) if self.config.layers is None else [self.config.layers]
+        exits = {layers: exit_after(target, layers, identity(target)) for layers in tried}
+        for model in exits.values():
+            _translator(model).requires_grad_()
+        return exits
+
+    def write(self, trained: Distillation, target: LoadedModel, run: TrainingRun) -> dict[str, str | int | float]:
+        """Write the file of the best exit."""
+        best = best_of(_worths(trained.prepared, run.trained.curve[-1], target))
+        facts = self._facts(trained.prepared, target, best, run)
+        assert target.features is not None
+        card = ExitCard(
+            layers=best.layers,
+            target=without_home(target.name),
+            fingerprint=target.features.fingerprint(),
+            facts={**text_facts(self.config), **facts},
+        )
+        write_exit(self.config.output, _translator(trained.prepared[best.layers]), card)
+        return facts
+
+    def _facts(
+        self, exits: Mapping[int, LoadedModel], target: LoadedModel, best: ExitWorth, run: TrainingRun
+    ) -> dict[str, str | int | float]:
+        before, after = run.trained.curve[0], run.trained.curve[-1]
+        facts: dict[str, str | int | float] = {
+            **run.facts(_translator(exits[best.layers]).numel()),
+            "loss": self.config.loss,
+        }
+        for worth in _worths(exits, after, target):
+            facts[f"exit after {worth.layers}"] = (
+                f"alpha {before[_alpha(worth.layers)]:.3f} untrained, {worth.alpha:.3f} trained; "
+                f"{worth.c:.2f} of the weights; expected speed-up {worth.speedup:.2f} with gamma {worth.gamma}"
+            )
+        return {**facts, "layers": best.layers}

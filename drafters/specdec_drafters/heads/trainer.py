@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +17,6 @@ from specdec_drafters.settings import HeadsTrainerConfig
 from specdec_drafters.training.loop import Objective, StepResult
 from specdec_drafters.training.losses import TV_SCALE, Scores, depth_scores, tv_share
 from specdec_drafters.training.rows import Rows, autocast
-from specdec_drafters.training.sources import TrainingData
 from specdec_drafters.training.trainer import (
     TargetDistillation,
     TrainingRun,
@@ -246,70 +245,6 @@ def _distillation(target: _Target, log_q: Tensor, tv_share: float) -> tuple[Tens
     return (1 - tv_share) * kl + TV_SCALE * tv_share * tv, slope
 
 
-LEARNING_RATE = 1e-2
-"""Default peak learning rate."""
-
-
-class HeadsTrainer(WeightsTrainer["Distillation"]):
-    """Trains heads for the heads drafter. The target is frozen.
-
-    One target forward pass gives the hidden states and the distributions at all positions of a text, and all heads
-    learn from all of them: head i at position t is compared with the target's distribution at t + 1 + i.
-
-    References:
-        Stern, Shazeer and Uszkoreit 2018, section 6 (arXiv 1811.03115), who trained on the tokens of the text, one
-        random head per step; Corollary 3.6 of arXiv 2211.17192 for the total variation.
-    """
-
-    config: HeadsTrainerConfig
-    """The settings."""
-
-    drafter = "heads"
-    result = "the heads"
-    rate = LEARNING_RATE
-
-    def prepare(self, target: LoadedModel) -> Heads:
-        """Return the heads before training."""
-        return Heads(heads_shape(self.config, target), self.config.seed).to(_output_device(target))
-
-    def distillation(
-        self, target: LoadedModel, prepared: Heads, data: TrainingData, dtype: torch.dtype
-    ) -> Distillation:
-        """Return the heads with the target and the data."""
-        return Distillation(self.config, target, prepared, data, dtype)
-
-    def write(self, trained: Distillation, target: LoadedModel, run: TrainingRun) -> dict[str, str | int | float]:
-        """Write the file of the heads."""
-        heads, facts = trained.heads, self._facts(trained.heads, run)
-        assert target.features is not None
-        card = HeadsCard(
-            **vars(heads.shape),
-            vocab_size=target.vocab_size,
-            target=without_home(target.name),
-            fingerprint=target.features.fingerprint(),
-            facts={**text_facts(self.config), **facts},
-        )
-        write_heads(self.config.output, heads, card)
-        return facts
-
-    def _facts(self, heads: Heads, run: TrainingRun) -> dict[str, str | int | float]:
-        before, after = run.trained.curve[0], run.trained.curve[-1]
-        return {
-            **run.facts(sum(weight.numel() for weight in heads.parameters())),
-            "loss": self.config.loss,
-            **{
-                f"{what} {when}": _by_head(point, name)
-                for what, name in (
-                    ("alpha of each head", "alpha_"),
-                    ("greedy alpha of each head", "greedy_alpha_"),
-                )
-                for when, point in (("before", before), ("after", after))
-            },
-            "block efficiency before": round(before["block_efficiency"], 4),
-            "block efficiency after": round(after["block_efficiency"], 4),
-        }
-
-
 def heads_shape(config: HeadsTrainerConfig, target: LoadedModel) -> HeadsShape:
     """Return the sizes of the heads for a config.
 
@@ -323,16 +258,6 @@ def heads_shape(config: HeadsTrainerConfig, target: LoadedModel) -> HeadsShape:
         )
     token_size = features.input_embeddings.shape[1] if config.reads_token else 0
     return HeadsShape(config.heads, features.hidden_size, config.width or features.hidden_size, token_size)
-
-
-def _output_device(target: LoadedModel) -> torch.device:
-    assert target.features is not None
-    return target.features.output_embeddings.device
-
-
-def _by_head(point: Mapping[str, float], name: str) -> str:
-    values = [value for key, value in point.items() if key.startswith(name)]
-    return ", ".join(f"{value:.3f}" for value in values)
 
 
 def read_rows(target: LoadedModel, rows: Rows) -> Reading:
@@ -355,32 +280,18 @@ def read_rows(target: LoadedModel, rows: Rows) -> Reading:
     return Reading(rows.tokens.to(hidden.device), rows.mask.to(hidden.device), hidden)
 
 
-class Distillation(TargetDistillation):
-    """Heads, the target they read, and the data to train and evaluate them on.
+class Distillation(TargetDistillation[HeadsTrainerConfig, Heads]):
+    """Heads, the target they read, and the data to train and evaluate them on."""
 
-    Args:
-        config: Loss, temperature, batch size and seed.
-        target: The target, which gives hidden states and p.
-        heads: The heads to train.
-        data: The rows to train and measure on.
-        dtype: Data type of matrix products in training. Evaluation uses the target's own.
-    """
-
-    def __init__(
-        self,
-        config: HeadsTrainerConfig,
-        target: LoadedModel,
-        heads: Heads,
-        data: TrainingData,
-        dtype: torch.dtype,
-    ) -> None:
-        assert target.features is not None
-        super().__init__(config, target, data, dtype)
-        self._config, self.heads = config, heads
-        output = target.features.output_embeddings[: target.vocab_size]
-        read = target.features.input_embeddings if heads.shape.reads_token else None
-        self._training = HeadsLoss(heads, output.to(dtype), read, config.temperature)
-        self._measuring = HeadsLoss(heads, output, read, config.temperature)
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        features, heads, temperature = self.target.features, self.prepared, self.config.temperature
+        assert features is not None
+        self.heads = heads
+        output = features.output_embeddings[: self.target.vocab_size]
+        read = features.input_embeddings if heads.shape.reads_token else None
+        self._training = HeadsLoss(heads, output.to(self.dtype), read, temperature)
+        self._measuring = HeadsLoss(heads, output, read, temperature)
         self._views = dict(_views(heads))
 
     def objective(self) -> Objective:
@@ -394,11 +305,11 @@ class Distillation(TargetDistillation):
         rows = self._batches.at(step)
         positions = sum(one.positions for one in rows)
         scale = 1 / (positions * self.heads.shape.heads)
-        share = None if self._config.loss == "ce" else tv_share(self._config.loss, done)
+        share = None if self.config.loss == "ce" else tv_share(self.config.loss, done)
         total = number = 0.0
         for part in (part for one in rows for part in one.split(self._part)):
-            with autocast(self._dtype, self._target.device):
-                reading = read_rows(self._target, part.to(self._target.device))
+            with autocast(self.dtype, self.target.device):
+                reading = read_rows(self.target, part.to(self.target.device))
                 losses, counts = self._training.backward(reading, share, scale)
             total, number = total + float(losses.sum()), number + float(counts.sum())
         self._copy_gradients()
@@ -415,15 +326,11 @@ class Distillation(TargetDistillation):
             else:
                 view.grad = _part_of(gradient, self.heads.shape, int(head)) if head else gradient
 
-    def measure(self) -> dict[str, float]:
-        """Return the held-out acceptance rates, by head and for all heads together."""
-        return self.scores().point()
-
     def scores(self) -> Scores:
         """Compare the heads with the target on the held-out data, without autocast."""
         parts = [
-            self._measuring.scores(read_rows(self._target, part.to(self._target.device)))
-            for part in self._held_out.split(self._part)
+            self._measuring.scores(read_rows(self.target, part.to(self.target.device)))
+            for part in self.data.held_out.split(self._part)
         ]
         return sum(parts[1:], start=parts[0])
 
@@ -445,3 +352,54 @@ def _views(heads: Heads) -> Iterator[tuple[str, Tensor]]:
 def _part_of(weight: Tensor, shape: HeadsShape, head: int) -> Tensor:
     """Return the matrix of one head within a stacked weight."""
     return weight.view(shape.heads, shape.width, -1)[head]
+
+
+LEARNING_RATE = 1e-2
+"""Default peak learning rate."""
+
+
+class HeadsTrainer(WeightsTrainer[Distillation]):
+    """Trains heads for the heads drafter. The target is frozen.
+
+    One target forward pass gives the hidden states and the distributions at all positions of a text, and all heads
+    learn from all of them: head i at position t is compared with the target's distribution at t + 1 + i.
+
+    References:
+        Stern, Shazeer and Uszkoreit 2018, section 6 (arXiv 1811.03115), who trained on the tokens of the text, one
+        random head per step; Corollary 3.6 of arXiv 2211.17192 for the total variation.
+    """
+
+    config: HeadsTrainerConfig
+    """The settings."""
+
+    drafter = "heads"
+    result = "the heads"
+    rate = LEARNING_RATE
+    distillation = Distillation
+
+    def prepare(self, target: LoadedModel) -> Heads:
+        """Return the heads before training."""
+        heads = Heads(heads_shape(self.config, target), self.config.seed)
+        assert target.features is not None
+        return heads.to(target.features.output_embeddings.device)
+
+    def write(self, trained: Distillation, target: LoadedModel, run: TrainingRun) -> dict[str, str | int | float]:
+        """Write the file of the heads."""
+        heads, facts = trained.heads, self._facts(trained.heads, run)
+        assert target.features is not None
+        card = HeadsCard(
+            **vars(heads.shape),
+            vocab_size=target.vocab_size,
+            target=without_home(target.name),
+            fingerprint=target.features.fingerprint(),
+            facts={**text_facts(self.config), **facts},
+        )
+        write_heads(self.config.output, heads, card)
+        return facts
+
+    def _facts(self, heads: Heads, run: TrainingRun) -> dict[str, str | int | float]:
+        return {
+            **run.facts(sum(weight.numel() for weight in heads.parameters())),
+            "loss": self.config.loss,
+            **run.acceptance("of each head"),
+        }

@@ -47,29 +47,6 @@ def cross_entropy(logits: Tensor, tokens: Tensor) -> Tensor:
     return functional.cross_entropy(logits.float(), tokens)
 
 
-def kl_divergence(p_logits: Tensor, logits: Tensor, temperature: float = 1.0) -> Tensor:
-    """Return KL(p || q) = sum_x p(x) (log p(x) - log q(x)) in nats, `[N]`.
-
-    Args:
-        p_logits: The target's, `[N, V]`.
-        logits: The drafter's, `[N, V]`.
-        temperature: Temperature of both.
-    """
-    log_p = (p_logits / temperature).log_softmax(-1)
-    log_q = (logits / temperature).log_softmax(-1)
-    p = log_p.exp()
-    return torch.where(p > 0, p * (log_p - log_q), 0.0).sum(-1)
-
-
-def total_variation(p_logits: Tensor, logits: Tensor, temperature: float = 1.0) -> Tensor:
-    """Return TV(p, q) = 1 - sum_x min(p(x), q(x)), `[N]`; arguments as `kl_divergence`.
-
-    References:
-        Lemma 3.3 and Corollary 3.6 (arXiv 2211.17192).
-    """
-    return 1.0 - overlap(p_logits, logits, temperature)
-
-
 def overlap(p_logits: Tensor, logits: Tensor, temperature: float = 1.0) -> Tensor:
     """Return beta = sum_x min(p(x), q(x)), the acceptance probability, `[N]`."""
     p = (p_logits / temperature).softmax(-1)

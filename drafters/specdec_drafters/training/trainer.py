@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -51,6 +51,22 @@ class TrainingRun:
             "tokens": state.tokens,
             "seconds": round(state.seconds, 1),
             "held-out tokens": self.held_out,
+        }
+
+    def acceptance(self, of: str) -> dict[str, str | float]:
+        """Return the acceptance at each depth of a draft before and after training, for the report.
+
+        Args:
+            of: What has a depth, such as `of each head`.
+        """
+        points = {"before": self.trained.curve[0], "after": self.trained.curve[-1]}
+        facts: dict[str, str | float] = {}
+        for what, name in ((f"alpha {of}", "alpha_"), (f"greedy alpha {of}", "greedy_alpha_")):
+            for when, point in points.items():
+                values = [value for key, value in point.items() if key.startswith(name)]
+                facts[f"{what} {when}"] = ", ".join(f"{value:.3f}" for value in values)
+        return facts | {
+            f"block efficiency {when}": round(one["block_efficiency"], 4) for when, one in points.items()
         }
 
 
@@ -106,38 +122,50 @@ def _settings(
     }
 
 
-class TargetDistillation(ABC):
+class Measured(Protocol):
+    """What was measured on held-out data."""
+
+    def point(self) -> dict[str, float]:
+        """Return the values for a point of the learning curve."""
+
+
+_Config = TypeVar("_Config", bound=TrainingConfig)
+_Prepared = TypeVar("_Prepared")
+
+
+@dataclass(eq=False)
+class TargetDistillation(ABC, Generic[_Config, _Prepared]):
     """The drafter in training, the frozen target, and the data to compare them on.
 
-    Args:
+    Attributes:
         config: Temperature, batch size and seed.
         target: The target, which gives p.
+        prepared: What the trainer prepared, such as the model to train.
         data: The rows to train and measure on.
         dtype: Data type of matrix products in training. Evaluation uses the models' own.
-        vocab_size: The size of the larger vocabulary; by default the target's.
     """
 
-    def __init__(
-        self,
-        config: TrainingConfig,
-        target: LoadedModel,
-        data: TrainingData,
-        dtype: torch.dtype,
-        vocab_size: int | None = None,
-    ) -> None:
-        self._target = target
-        self._held_out = data.held_out
-        self._batches = Batches(data.pools, config.batch_tokens, config.seed)
-        self._dtype = dtype
-        self._part = max(1, LARGEST_LOGITS // (vocab_size or target.vocab_size))
+    config: _Config
+    target: LoadedModel
+    prepared: _Prepared
+    data: TrainingData
+    dtype: torch.dtype
+
+    def __post_init__(self) -> None:
+        self._batches = Batches(self.data.pools, self.config.batch_tokens, self.config.seed)
+        self._part = max(1, LARGEST_LOGITS // self.target.vocab_size)
 
     @abstractmethod
     def objective(self) -> Objective:
         """Return the objective for the training loop."""
 
-    @abstractmethod
     def measure(self) -> Mapping[str, float]:
         """Return the held-out acceptance rates."""
+        return self.scores().point()
+
+    def scores(self) -> Measured:
+        """Compare drafter and target on the held-out data, without autocast."""
+        raise NotImplementedError
 
     def losses(self, rows: Rows, done: float) -> Iterable[Tensor]:
         """Yield the loss of each model that is trained, summed over the positions of some rows.
@@ -154,13 +182,13 @@ class TargetDistillation(ABC):
         positions = sum(part.positions for part in parts)
         total, models = 0.0, 1
         for part in parts:
-            for number, loss in enumerate(self.losses(part.to(self._target.device), done), start=1):
+            for number, loss in enumerate(self.losses(part.to(self.target.device), done), start=1):
                 (loss / positions).backward()  # type: ignore[no-untyped-call]
                 total, models = total + float(loss.detach()), max(models, number)
         return StepResult(total / positions / models, positions)
 
 
-_Trained = TypeVar("_Trained", bound=TargetDistillation)
+_Trained = TypeVar("_Trained", bound=TargetDistillation[Any, Any])
 
 
 class WeightsTrainer(Trainer, Generic[_Trained]):
@@ -172,11 +200,13 @@ class WeightsTrainer(Trainer, Generic[_Trained]):
         drafter: Name of the drafter that uses the result.
         result: What is written, for the display of progress.
         folder_with: Name of a file that every result folder holds; None for a result that is a file.
+        distillation: Class of the trained part, which is made of the result of `prepare` and the data.
     """
 
     drafter: ClassVar[str]
     result: ClassVar[str]
     folder_with: ClassVar[str | None] = None
+    distillation: type[_Trained]
 
     @property
     @abstractmethod
@@ -193,10 +223,6 @@ class WeightsTrainer(Trainer, Generic[_Trained]):
         Raises:
             SpecdecError: The drafter cannot be trained for the target.
         """
-
-    @abstractmethod
-    def distillation(self, target: LoadedModel, prepared: Any, data: TrainingData, dtype: torch.dtype) -> _Trained:
-        """Return the trained part, given the result of `prepare` and the data."""
 
     @abstractmethod
     def write(self, trained: _Trained, target: LoadedModel, run: TrainingRun) -> Mapping[str, str | int | float]:
@@ -219,7 +245,7 @@ class WeightsTrainer(Trainer, Generic[_Trained]):
         made: list[_Trained] = []
 
         def objective(data: TrainingData, dtype: torch.dtype) -> Objective:
-            made.append(self.distillation(target, prepared, data, dtype))
+            made.append(self.distillation(config, target, prepared, data, dtype))
             return made[0].objective()
 
         run = run_training(config, target, config.learning_rate or self.rate, objective, progress)
