@@ -92,46 +92,24 @@ def make_drafter(
     return drafter
 
 
-def make_gamma(given: GammaLike | None, registry: Registry | None = None) -> GammaController | None:
-    """Return the gamma controller that was given, or create the one that was named; None for None.
+def make_controller(kind: PluginKind, given: object, registry: Registry | None = None) -> Any:
+    """Return the controller or rule that was given, or create the one that was named; None for None.
+
+    Args:
+        kind: `gamma`, `lenience` or `rule`.
+        given: The object, or what names an installed one; see `GammaLike`, `LenienceLike` and `RuleLike`.
+        registry: Where plugins come from; by default the installed ones.
 
     Raises:
-        ArgumentError: It is neither a gamma controller nor what names one.
+        ArgumentError: It is neither of these.
         ConfigError: Its name or settings are invalid.
         PluginError: It cannot be created.
     """
-    if given is None or isinstance(given, GammaController):
+    if given is None or isinstance(given, _BASES[kind]):
         return given
-    made: GammaController = _controller("gamma", given, registry or default_registry())
-    return made
-
-
-def make_lenience(given: LenienceLike | None, registry: Registry | None = None) -> LenienceController | None:
-    """Return the lenience controller that was given, or create the one that was named; None for None.
-
-    Raises:
-        ArgumentError: It is neither a lenience controller nor what names one.
-        ConfigError: Its name or settings are invalid.
-        PluginError: It cannot be created.
-    """
-    if given is None or isinstance(given, LenienceController):
-        return given
-    made: LenienceController = _controller("lenience", given, registry or default_registry())
-    return made
-
-
-def make_rule(given: RuleLike | None, registry: Registry | None = None) -> AcceptanceRule | None:
-    """Return the acceptance rule that was given, or create the one that was named; None for None.
-
-    Raises:
-        ArgumentError: It is neither an acceptance rule nor what names one.
-        ConfigError: Its name or settings are invalid.
-        PluginError: It cannot be created.
-    """
-    if given is None or isinstance(given, AcceptanceRule):
-        return given
-    made: AcceptanceRule = _controller("rule", given, registry or default_registry())
-    return made
+    registry = registry or default_registry()
+    config = _settings(registry, kind, given)
+    return registry.create(kind, _name(config), config)
 
 
 def with_options(settings: _Settings, options: Mapping[str, Any], elsewhere: str) -> _Settings:
@@ -259,11 +237,6 @@ def require(problems: Iterable[tuple[str, str]]) -> None:
     """Raise a `ConfigError` about the first problem of a run, if there is one."""
     for name, problem in problems:
         raise ConfigError(f"{name}: {problem}")
-
-
-def _controller(kind: PluginKind, given: object, registry: Registry) -> Any:
-    config = _settings(registry, kind, given)
-    return registry.create(kind, _name(config), config)
 
 
 def _settings(registry: Registry, kind: PluginKind, given: object) -> PluginConfig:

@@ -74,11 +74,7 @@ class Conversations:
         Raises:
             SpecdecError: As for `Decoder.generate`, or the template rejects a conversation.
         """
-        said = self._said(turns)
-        prompts, cache = self._prompts(turns, said, settings)
-        result = self._decoder.generate(prompts, settings, observers, seeds, cache=cache)
-        self._keep(turns, said, result, settings)
-        return result
+        return finished(self.stream(turns, settings, observers, seeds=seeds))
 
     def stream(
         self,
@@ -92,7 +88,8 @@ class Conversations:
 
         Arguments and errors are those of `send`. Leaving the loop early leaves the conversations as they were.
         """
-        said = self._said(turns)
+        # The messages of each conversation up to its next answer.
+        said = {n: (*self.histories[n], *turn.messages) for n, turn in enumerate(turns) if isinstance(turn, Turn)}
         prompts, cache = self._prompts(turns, said, settings)
         result = yield from self._decoder.stream(prompts, settings, observers, seeds, cache=cache)
         self._keep(turns, said, result, settings)
@@ -108,10 +105,6 @@ class Conversations:
     def close(self) -> None:
         """Free the cache."""
         self.cache.close()
-
-    def _said(self, turns: Sequence[Prompt | Turn | None]) -> dict[int, tuple[Message, ...]]:
-        """Return the messages of each conversation up to its next answer."""
-        return {n: (*self.histories[n], *turn.messages) for n, turn in enumerate(turns) if isinstance(turn, Turn)}
 
     def _prompts(
         self,

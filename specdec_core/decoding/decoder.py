@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import replace
 from time import perf_counter
 from typing import Unpack
 
@@ -16,10 +17,8 @@ from specdec_core.decoding.arguments import (
     RuleLike,
     constraint_of_each,
     generation_settings,
+    make_controller,
     make_drafter,
-    make_gamma,
-    make_lenience,
-    make_rule,
     require,
     run_settings,
     settings_or_default,
@@ -37,7 +36,14 @@ from specdec_core.decoding.result import BatchResult, Generation, generation
 from specdec_core.decoding.rows import StopRule
 from specdec_core.decoding.step import Batch
 from specdec_core.decoding.step_loop import finished, steps_of
-from specdec_core.interface import ConfigError, SessionInfo, StepReport
+from specdec_core.interface import (
+    AcceptanceRule,
+    ConfigError,
+    GammaController,
+    LenienceController,
+    SessionInfo,
+    StepReport,
+)
 from specdec_core.interface.errors import ArgumentError
 from specdec_core.interface.settings import (
     GenerationOptions,
@@ -116,15 +122,15 @@ class Decoder:
         settings = with_options(settings_or_default(SamplingSettings, sampling, "sampling"), options, _TO_GENERATE)
         settings_or_default(SamplingSettings, draft_sampling, "draft_sampling")
         self.target = target
-        self.gamma = make_gamma(gamma)
-        self._lenience = make_lenience(lenience)
-        rule = make_rule(rule)
-        self._run = run_settings(drafter, self.gamma, self._lenience, rule, draft_sampling, draft_beams)
+        self.gamma: GammaController | None = make_controller("gamma", gamma)
+        self._lenience: LenienceController | None = make_controller("lenience", lenience)
+        verifier: AcceptanceRule | None = make_controller("rule", rule)
+        self._run = run_settings(drafter, self.gamma, self._lenience, verifier, draft_sampling, draft_beams)
         require(self._run.problems(greedy=settings.greedy))
         self._to_probs = LogitsToProbs(settings, processors, prove=True)
         self._draft_to_probs = LogitsToProbs(draft_sampling or settings, processors)
         self._strict = strict
-        self._rule = rule or SpeculativeSampling()
+        self._rule = verifier or SpeculativeSampling()
         self._sampling = settings
         self.drafter = None if drafter is None else make_drafter(target, drafter)
         self._beams = BeamDecoder(
@@ -166,7 +172,7 @@ class Decoder:
         Warns:
             PluginWarning: A plugin failed and was switched off or overruled; once for each plugin.
         """
-        return finished(self._begin(prompts, settings, observers, seeds, constraints, cache, options))
+        return finished(self.stream(prompts, settings, observers, seeds, constraints, cache, **options))
 
     def stream(
         self,
@@ -182,30 +188,6 @@ class Decoder:
 
         Arguments, errors and warnings are those of `generate`. Leaving the loop early frees what the batch holds.
         """
-        return self._begin(prompts, settings, observers, seeds, constraints, cache, options)
-
-    def chat(self, system: str | None = None, *, template: str | None = None) -> Chat:
-        """Begin a conversation with the target; `chat.send(text)` returns its answer.
-
-        Args:
-            system: A system message before the first turn.
-            template: A Jinja chat template, in place of the tokenizer's.
-
-        Raises:
-            ConfigError: The target reads its prompts with an encoder.
-        """
-        return Chat(self, system, template=template)
-
-    def _begin(
-        self,
-        prompts: Prompt | Sequence[Prompt],
-        settings: GenerationSettings | None,
-        observers: Sequence[Observer],
-        seeds: Sequence[int] | None,
-        constraints: Sequence[ConstraintLike | None] | None,
-        cache: PrefixCache | None,
-        options: GenerationOptions,
-    ) -> Generator[StepReport, None, BatchResult]:
         started = perf_counter()
         settings = generation_settings(settings, options)
         require(self._run.beam_problems(self._sampling, settings))
@@ -244,6 +226,18 @@ class Decoder:
             return info, batch
 
         return self._steps(open_steps, ids, settings, observers, cache, started)
+
+    def chat(self, system: str | None = None, *, template: str | None = None) -> Chat:
+        """Begin a conversation with the target; `chat.send(text)` returns its answer.
+
+        Args:
+            system: A system message before the first turn.
+            template: A Jinja chat template, in place of the tokenizer's.
+
+        Raises:
+            ConfigError: The target reads its prompts with an encoder.
+        """
+        return Chat(self, system, template=template)
 
     def _steps(
         self,
@@ -290,11 +284,8 @@ class Decoder:
         requests = tally.requests
         for number, (row, prompt) in enumerate(zip(batch.rows, ids, strict=True)):
             assert row.reason is not None
-            yield generation(
-                prompt,
-                row.tokens[row.begin :],
-                row.reason,
-                self.target.tokenizer,
+            yield replace(
+                generation(prompt, row.tokens[row.begin :], row.reason, self.target.tokenizer),
                 origins=tuple(tally.origins[number]),
                 metrics=requests[number],
                 seconds=tally.seconds[number],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypedDict, Unpack, overload
+from typing import Any, overload
 
 from specdec_core.decoding.counts import Metrics, RequestMetrics
 from specdec_core.decoding.guard import PluginFailure
@@ -54,25 +54,10 @@ class Generation:
         return results_html([self])
 
 
-class Found(TypedDict, total=False):
-    """Fields of a `Generation` beside its tokens."""
-
-    origins: tuple[TokenOrigin, ...]
-    score: float | None
-    metrics: RequestMetrics
-    seconds: float
-
-
-def generation(
-    prompt: Sequence[int],
-    tokens: Sequence[int],
-    reason: FinishReason,
-    tokenizer: Any,
-    **found: Unpack[Found],
-) -> Generation:
+def generation(prompt: Sequence[int], tokens: Sequence[int], reason: FinishReason, tokenizer: Any) -> Generation:
     """Return a finished sequence, with its text if there is a tokenizer."""
     text = None if tokenizer is None else tokenizer.decode(tuple(tokens), skip_special_tokens=True)
-    return Generation(tuple(prompt), tuple(tokens), text, reason, tokenizer=tokenizer, **found)
+    return Generation(tuple(prompt), tuple(tokens), text, reason, tokenizer=tokenizer)
 
 
 @dataclass(frozen=True, repr=False)

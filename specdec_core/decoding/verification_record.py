@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from specdec_core.interface import Dense, PointMass, Proposal, Sparse
+from specdec_core.interface import Proposal
 from specdec_core.interface.outcome import DraftTest, Verification
-from specdec_core.interface.proposal import Distribution
 from specdec_core.verification import dense
 
 if TYPE_CHECKING:
@@ -39,15 +38,15 @@ def verifications(
         verified: The outcome. What was accepted is read from it, and not decided again.
         algorithm_1: Whether Algorithm 1 decided.
     """
-    proposal = Proposal(proposal.tokens.cpu(), verified.lengths, _on_cpu(proposal.q))
-    rows = enumerate(p.cpu())
-    return tuple(_of_row(proposal, row, here, lenience, numbers, verified, algorithm_1) for row, here in rows)
+    q = dense(proposal.q, proposal.tokens, p.shape[2]).float().cpu()
+    rows = enumerate(zip(p.cpu(), q, strict=True))
+    return tuple(_of_row(row, *own, lenience, numbers, verified, algorithm_1) for row, own in rows)
 
 
 def _of_row(
-    proposal: Proposal,
     row: int,
     p: Tensor,
+    every_q: Tensor,
     lenience: Sequence[Sequence[float]] | None,
     numbers: Sequence[Sequence[float]],
     verified: Answered,
@@ -61,7 +60,7 @@ def _of_row(
     for node, (x, parent) in enumerate(zip(draft, parents, strict=True)):
         if parent != last:
             continue
-        q = _q(proposal, row, node, len(left))
+        q = every_q[node]
         taken, lenient = node in path, 1.0 if lenience is None else lenience[row][node]
         r = numbers[row][node] if numbers else None
         tests.append(DraftTest(x, float(left[x]), float(q[x]), r, lenient, taken, _top(left, q, x)))
@@ -71,17 +70,6 @@ def _of_row(
             left = _residual(left, q)
     drawn = tuple((token, share) for token, share, _ in _top(left, torch.zeros_like(left), verified.token[row]))
     return Verification(tuple(tests), numbers[row][-1] if numbers else None, drawn, algorithm_1)
-
-
-def _q(proposal: Proposal, row: int, node: int, vocab_size: int) -> Tensor:
-    """Return q of a draft token, `[V]` float32."""
-    at = slice(row, row + 1), slice(node, node + 1)
-    q: Distribution = PointMass()
-    if isinstance(proposal.q, Dense):
-        q = Dense(proposal.q.probabilities[at])
-    elif isinstance(proposal.q, Sparse):
-        q = Sparse(proposal.q.ids[at], proposal.q.probabilities[at])
-    return dense(q, proposal.tokens[at], vocab_size)[0, 0].float()
 
 
 def _residual(p: Tensor, q: Tensor) -> Tensor:
@@ -96,9 +84,3 @@ def _top(p: Tensor, q: Tensor, x: int) -> tuple[tuple[int, float, float], ...]:
     if x not in best:
         best[-1] = x
     return tuple((token, float(p[token]), float(q[token])) for token in best if p[token] or q[token] or token == x)
-
-
-def _on_cpu(q: Distribution) -> Distribution:
-    if isinstance(q, Dense):
-        return Dense(q.probabilities.cpu())
-    return Sparse(q.ids.cpu(), q.probabilities.cpu()) if isinstance(q, Sparse) else q

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from specdec_core.cluster import Pool, pooled
-from specdec_core.decoding.arguments import make_gamma
+from specdec_core.decoding.arguments import make_controller
 from specdec_core.interface import PluginConfig, Progress
 from specdec_core.interface.errors import ConfigError
 from specdec_core.interface.files import writing_file
@@ -90,7 +90,7 @@ def tune(
 
 
 def _max_gamma(config: PluginConfig | None) -> int:
-    gamma = make_gamma(config)
+    gamma = make_controller("gamma", config)
     assert gamma is not None, "only the baseline has none"
     return max(1, gamma.max_gamma)
 

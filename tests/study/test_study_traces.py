@@ -93,6 +93,7 @@ def test_controllers_do_not_learn_from_it(study, monkeypatch):
             opened.append(self)
             return super().open(batch)
 
-    monkeypatch.setattr(factory, "make_gamma", lambda *_: Counted(2))
+    make = factory.make_controller
+    monkeypatch.setattr(factory, "make_controller", lambda *how: Counted(2) if how[0] == "gamma" else make(*how))
     run_study(study(STUDY, "repeats=1"), Recorder())
     assert sorted(Counter(opened).values()) == [1, 1, 1 + 3, 1 + 3], "of two runs: to warm up, and for each prompt"

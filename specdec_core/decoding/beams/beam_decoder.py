@@ -108,7 +108,7 @@ class BeamDecoder:
         """Yield the best sequences of each prompt, at most `returned` of them."""
         for prompt, found in zip(prompts, batch.hypotheses, strict=True):
             for one in found[:returned]:
-                yield generation(prompt, one.tokens, one.reason, self.target.tokenizer, score=one.score)
+                yield replace(generation(prompt, one.tokens, one.reason, self.target.tokenizer), score=one.score)
 
 
 def _prompt(

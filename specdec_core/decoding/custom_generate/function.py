@@ -18,10 +18,8 @@ from specdec_core.decoding.arguments import (
     GammaLike,
     LenienceLike,
     RuleLike,
+    make_controller,
     make_drafter,
-    make_gamma,
-    make_lenience,
-    make_rule,
     require,
     run_settings,
     settings_or_default,
@@ -44,20 +42,12 @@ from specdec_core.sampling.logits import LogitsToProbs
 from specdec_core.verification import SpeculativeSampling
 
 
-def generate_with(
-    drafter: DrafterLike | None = None,
-    *,
-    gamma: GammaLike | None = None,
-    lenience: LenienceLike | None = None,
-    rule: RuleLike | None = None,
-    draft_sampling: SamplingSettings | None = None,
-    tokenizer: Any = None,
-    strict: bool = False,
-) -> GenerateWith:
-    """Return a callable for `model.generate(..., custom_generate=...)` that decodes with a drafter.
+class GenerateWith:
+    """A callable for `model.generate(..., custom_generate=...)` that decodes with a drafter.
 
     `generate` prepares everything as ever: its `generation_config`, the logits processors, stopping criteria and
-    attention masks. Then this decodes with the distribution of plain `generate`, in fewer forward passes.
+    attention masks. Then this decodes with the distribution of plain `generate`, in fewer forward passes. A model
+    is wrapped, and a drafter loaded for it, in the first call; its weights are not copied.
 
     Args:
         drafter: Proposes tokens; see `Decoder`. None decodes one token a step.
@@ -73,22 +63,6 @@ def generate_with(
         ConfigError: A drafter was given without gamma, or gamma without a drafter, a name is unknown, or a setting
             is invalid. Whether drafter and rule suit the model is checked in the first call.
         PluginError: A plugin that was named cannot be loaded.
-    """
-    return GenerateWith(
-        drafter,
-        gamma=gamma,
-        lenience=lenience,
-        rule=rule,
-        draft_sampling=draft_sampling,
-        tokenizer=tokenizer,
-        strict=strict,
-    )
-
-
-class GenerateWith:
-    """The function that `generate_with` returns; see there for its arguments.
-
-    A model is wrapped, and a drafter loaded for it, in the first call; its weights are not copied.
 
     Attributes:
         metrics: Counts and times of all calls so far, added up.
@@ -96,23 +70,23 @@ class GenerateWith:
 
     def __init__(
         self,
-        drafter: DrafterLike | None,
+        drafter: DrafterLike | None = None,
         *,
-        gamma: GammaLike | None,
-        lenience: LenienceLike | None,
-        rule: RuleLike | None,
-        draft_sampling: SamplingSettings | None,
-        tokenizer: Any,
-        strict: bool,
+        gamma: GammaLike | None = None,
+        lenience: LenienceLike | None = None,
+        rule: RuleLike | None = None,
+        draft_sampling: SamplingSettings | None = None,
+        tokenizer: Any = None,
+        strict: bool = False,
     ) -> None:
         if draft_sampling is not None:
             settings_or_default(SamplingSettings, draft_sampling, "draft_sampling")
         self._drafter = drafter
         self._tokenizer = tokenizer
         self._draft_sampling = draft_sampling
-        self._gamma = make_gamma(gamma)
-        self._lenience = make_lenience(lenience)
-        self._rule = make_rule(rule)
+        self._gamma = make_controller("gamma", gamma)
+        self._lenience = make_controller("lenience", lenience)
+        self._rule = make_controller("rule", rule)
         self._run = run_settings(drafter, self._gamma, self._lenience, self._rule, draft_sampling)
         require(self._run.problems(greedy=True))
         self._strict = strict
@@ -252,6 +226,10 @@ class GenerateWith:
             )
         given = [strings] if isinstance(strings, str) else list(strings)
         return StoppingCriteriaList([*criteria, StopStringCriteria(self._tokenizer, given)])
+
+
+generate_with = GenerateWith
+"""The name under which a call reads as one."""
 
 
 def _output(

@@ -18,7 +18,7 @@ import torch
 
 from specdec_core.cluster import Pool
 from specdec_core.costs.step_costs import Machine, StepCosts
-from specdec_core.decoding.arguments import make_gamma, make_lenience, make_rule, require
+from specdec_core.decoding.arguments import make_controller, require
 from specdec_core.interface import (
     AcceptanceRule,
     GammaController,
@@ -226,11 +226,11 @@ class _TaskReplay:
                 "with, and the replay forecasts it."
             )
         greedy, registry = self._part.header.sampling.greedy, self._replay.registry
-        lenience = make_lenience(run.lenience, registry)
+        lenience = make_controller("lenience", run.lenience, registry)
         require(run.problems(greedy=greedy))
-        rule = make_rule(run.rule, registry)
+        rule = make_controller("rule", run.rule, registry)
         check_replayable(rule=rule, lenience=lenience, greedy=greedy, generation=self._task.generation)
-        gamma = make_gamma(run.gamma, registry)
+        gamma = make_controller("gamma", run.gamma, registry)
         assert gamma is not None, "only the baseline has none"
         return gamma, rule
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from specdec_core.decoding.arguments import make_drafter, make_gamma, make_lenience, make_rule
+from specdec_core.decoding.arguments import make_controller, make_drafter
 from specdec_core.decoding.chat import check_converses
 from specdec_core.decoding.decoder import Decoder
 from specdec_core.decoding.prompt_ids import check_prompts
@@ -96,9 +96,9 @@ def make_decoder(
     return Decoder(
         target,
         drafter or make_drafter(target, run.drafter, registry=registry, folder=folder),
-        gamma=make_gamma(run.gamma, registry),
-        lenience=make_lenience(run.lenience, registry),
-        rule=make_rule(run.rule, registry),
+        gamma=make_controller("gamma", run.gamma, registry),
+        lenience=make_controller("lenience", run.lenience, registry),
+        rule=make_controller("rule", run.rule, registry),
         sampling=sampling,
         draft_sampling=run.draft_sampling,
         draft_beams=run.draft_beams,

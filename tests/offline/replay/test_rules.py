@@ -9,7 +9,7 @@ from itertools import cycle, product
 import numpy as np
 import pytest
 
-from specdec_core.decoding.arguments import make_rule
+from specdec_core.decoding.arguments import make_controller
 from specdec_core.interface import AcceptanceRule, ConfigError, PluginError
 from specdec_core.interface.rules import TokenRuleConfig
 from specdec_core.interface.settings import SamplingSettings
@@ -40,7 +40,7 @@ ROWS = [
 
 
 def rule_of(name: str) -> AcceptanceRule:
-    rule = make_rule(name)
+    rule = make_controller("rule", name)
     assert rule is not None
     return rule
 

@@ -9,7 +9,7 @@ import pytest
 
 from specdec_core.cluster import LocalPool
 from specdec_core.costs.step_costs import Machine, StepCosts
-from specdec_core.decoding.arguments import make_rule
+from specdec_core.decoding.arguments import make_controller
 from specdec_core.interface import ConfigError
 from specdec_core.offline.candidate_runs import (
     default_drafters,
@@ -250,7 +250,7 @@ def test_runs_of_one_drafter_differ_by_their_rule(replayed, record, registry):
         record, record.parts[1], study.runs[1].drafter, max_gamma=3, registry=registry
     ).acceptance()
     token, block = (rows["sampled", name] for name in ("token", "block"))
-    for row, rule in ((token, None), (block, make_rule("block"))):
+    for row, rule in ((token, None), (block, make_controller("rule", "block"))):
         expected = expected_metrics(acceptance, 3, rule=rule).metrics
         assert row.block_efficiency == pytest.approx(expected.block_efficiency)
         assert row.speedup_by_gamma[3] == pytest.approx(row.speedup)
