@@ -166,7 +166,7 @@ def _replayed(
 def _expected(acceptance: Sequence[TextAcceptance], gamma: int) -> Counted:
     expected = expected_metrics(acceptance, gamma)
     return Counted(
-        [one.number for one in acceptance], expected.tokens_by_text.tolist(), expected.steps_by_text.tolist()
+        [one.number for one in acceptance], expected.by_text["tokens"].tolist(), expected.by_text["steps"].tolist()
     )
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from specdec_core.cluster import Pool, pooled
 from specdec_core.decoding.arguments import make_controller
-from specdec_core.interface import PluginConfig, Progress
+from specdec_core.interface import Progress
 from specdec_core.interface.errors import ConfigError
 from specdec_core.interface.files import writing_file
 from specdec_core.offline.record.format import HEADER
@@ -72,33 +72,25 @@ def tune(
     with ExitStack() as entered:
         folder = output or Path(entered.enter_context(tempfile.TemporaryDirectory(prefix="specdec-tune-")))
         pool = entered.enter_context(pooled(ray, progress))
-        longest = max(_max_gamma(run.gamma) for task in chosen.tasks for run in task.runs[1:])
+        gammas = [make_controller("gamma", run.gamma) for task in chosen.tasks for run in task.runs[1:]]
+        longest = max(1, *(gamma.max_gamma for gamma in gammas))
         where = folder / "record"
-        options = RecordOptions(gamma=None if not fresh and _is_timed(where, longest) else longest)
+        # Replays resume with the same times only.
+        times = read_record(where).header.times if (where / HEADER).is_file() and not fresh else None
+        timed = times is not None and len(times.verify) > longest
+        options = RecordOptions(gamma=None if timed else longest)
         record = record_study(chosen, where, progress, options, fresh=fresh, pool=pool)
         stored = (None, None) if output is None else (output / "replay", output / "live")
         replayed = replay(record, chosen, output=stored[0], fresh=fresh, ray=pool, progress=progress)
         finalists = {task.name: _fastest(replayed, task.name, best) for task in chosen.tasks}
-        timed = compare(_only(chosen, finalists), stored[1], fresh=fresh, ray=pool, progress=progress)
-    winners = {name: _fastest(timed, name, 1)[0] for name in finalists}
+        live = compare(_only(chosen, finalists), stored[1], fresh=fresh, ray=pool, progress=progress)
+    winners = {name: _fastest(live, name, 1)[0] for name in finalists}
     data = _winning_study(study, winners)
     if output is None:
-        return Tuning(replayed, timed, data)
+        return Tuning(replayed, live, data)
     with writing_file(file := output / "best.yaml") as temporary:
         temporary.write_text(written_yaml(data), encoding="utf-8")
-    return Tuning(replayed, timed, data, (file, *timed.files))
-
-
-def _max_gamma(config: PluginConfig | None) -> int:
-    gamma = make_controller("gamma", config)
-    assert gamma is not None, "only the baseline has none"
-    return max(1, gamma.max_gamma)
-
-
-def _is_timed(path: Path, gamma: int) -> bool:
-    """Return whether a folder holds a record with T(k) up to gamma; replays resume with the same times only."""
-    times = read_record(path).header.times if (path / HEADER).is_file() else None
-    return times is not None and len(times.verify) > gamma
+    return Tuning(replayed, live, data, (file, *live.files))
 
 
 def _fastest(found: Comparison, task: str | None, count: int) -> list[str]:

@@ -7,6 +7,7 @@ from copy import copy
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
+from time import perf_counter
 from typing import TypeVar
 
 import numpy as np
@@ -14,14 +15,13 @@ import torch
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
-from specdec_core.costs.step_costs import StepCosts
+from specdec_core.costs.step_costs import StepCosts, mean_seconds
 from specdec_core.interface import ConfigError, Drafter, PluginConfig, Progress, Proposal
 from specdec_core.interface.settings import SamplingSettings
 from specdec_core.interface.trainer import NoProgress
 from specdec_core.models import LoadedModel
-from specdec_core.models.device import describe_device
+from specdec_core.models.device import describe_device, synchronize
 from specdec_core.offline.record.format import Record, RecordedText, RecordPart
-from specdec_core.offline.replay.drafter_times import draft_seconds
 from specdec_core.offline.replay.preparation import Preparation
 from specdec_core.offline.replay.text_acceptance import TextAcceptance
 from specdec_core.offline.replay.text_oracle import ForcedDraft, ForcedText, TextOracle
@@ -210,19 +210,64 @@ class DrafterReplay:
         """Return the costs of steps with this drafter: T(k) and the overhead as given, and D(k).
 
         D(k) is the mean seconds of a step in the drafter by the length k = 0, 1, ... K of its draft. They are
-        measured on this machine, once, with drafts of all lengths in turn along the first texts; see
-        `specdec_core.offline.replay.drafter_times`.
+        measured on this machine, once, with drafts of all lengths in turn along the first texts.
 
         Args:
             target: The costs of the target's steps.
             timings: Number of timings of each length.
         """
         if self._timed is None:
-            acceptance = iter(self.acceptance())
+            self.acceptance()
             self.drafter.reset()  # each text is as new to it as in `acceptance`
-            texts = ((text, next(acceptance)) for [text] in self._batches(1))
-            self._timed = draft_seconds(texts, self._open, self._max_gamma, timings)
+            self._timed = self._draft_seconds(timings)
         return target.with_drafter(*self._timed)
+
+    def _draft_seconds(self, timings: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        """Return the mean seconds of `propose` and `commit` by the length k = 0, 1, ... K of the draft.
+
+        Drafts of 1 to K tokens are asked for in turn, in a new random order each time. Each follows the text for
+        as many tokens as would be accepted, a number drawn at random, and is free from there on, so that caches
+        are rolled back as they are in decoding. The first step, which reads the prompt, is left out. Lengths that
+        did not occur are interpolated; a drafter that was asked and drafted nothing counts as k = 0, and D(0) is
+        0 where that never happened. `specdec_core.costs.step_costs` says why it is the mean.
+
+        Returns:
+            The means, and how well each is known: half its 95% interval over its value.
+        """
+        generator = np.random.default_rng(0)
+        found: dict[int, list[float]] = {}
+        turn: list[int] = []
+        steps, most = 0, (timings + 1) * self._max_gamma
+        for [text], acceptance in zip(self._batches(1), self.acceptance(), strict=True):
+            ahead: list[int] = []
+
+            def follow(proposal: Proposal) -> list[int]:
+                draft = proposal.tokens[0, : proposal.lengths[0]].tolist()
+                same = [drafted == token for drafted, token in zip(draft, ahead[:-1], strict=False)]  # noqa: B023
+                return [(*same, False).index(False)]
+
+            oracle = self._open([text], follow, live=True)
+            try:
+                while not oracle.batch.done and steps < most:
+                    turn = turn or (generator.permutation(self._max_gamma) + 1).tolist()
+                    at, budget = oracle.position[0], turn.pop()
+                    ahead[:] = text.text.tokens[at:].tolist()
+                    oracle.sampler.reach = [_accepted(text, acceptance, at, budget, generator)]
+                    begun = perf_counter()
+                    report = oracle.step([min(budget, text.room(at))])
+                    seconds = report.draft_seconds
+                    if oracle.device.type != "cpu":  # where launches return before the device is done
+                        synchronize(oracle.device)
+                        seconds = perf_counter() - begun
+                    if at:
+                        steps += 1
+                        if steps > self._max_gamma:  # the first turn warms up
+                            found.setdefault(report.outcome.drafted[0], []).append(seconds)
+            finally:
+                oracle.batch.close()
+            if steps >= most:
+                break
+        return mean_seconds({0: [0.0], **found}, self._max_gamma)
 
     def _batches(self, size: int) -> Iterator[Sequence[ForcedText]]:
         """Yield the texts, some at a time."""
@@ -299,3 +344,13 @@ def _windows(values: Floats, width: int, beyond: float) -> Floats:
     padded = np.concatenate([values, np.full(width - 1, beyond, dtype=values.dtype)])
     windows: Floats = sliding_window_view(padded, width)
     return windows
+
+
+def _accepted(
+    text: ForcedText, acceptance: TextAcceptance, at: int, budget: int, generator: np.random.Generator
+) -> int:
+    """Return how many tokens of a draft are accepted, drawn at random."""
+    own = acceptance.asked(budget)
+    ahead = min(budget, text.room(at), int(own.offered[at]), len(text) - at)
+    rejected = generator.random(ahead) >= own.ratio[at, :ahead]
+    return int(rejected.argmax()) if rejected.any() else ahead

@@ -1,23 +1,38 @@
-"""The expected counts and times of a run, from the acceptance of its drafter along recorded texts."""
+"""The expected counts and times of a run, from the acceptance of its drafter along recorded texts.
+
+A fixed gamma is computed. Other controllers run step by step along the texts, with accepted tokens drawn at
+random. What one is told is what it would be told in decoding, except for two things that a record does not know, as
+they are about rejected tokens: which they are (`StepReport.draft_tokens` holds -1 there), and what was drafted
+after them. A controller that stops drafts by confidence is asked with the confidence along the text instead. The
+number of accepted tokens does not depend on either, but the length of rejected drafts does, and with it the cost.
+This is not the batch of `specdec_core.decoding.step`: no drafter is asked, a step is a few numbers, and its seconds
+are those of a machine that is not this one. There are some hundred steps for each text.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from specdec_core.costs.step_costs import StepCosts
-from specdec_core.decoding.counts import Metrics, StepTimes
-from specdec_core.interface import AcceptanceRule, ConfigError, GammaController
+from specdec_core.decoding.counts import Metrics, StepTimes, Tally
+from specdec_core.decoding.guard import PluginGuard, opened
+from specdec_core.decoding.proposer import checked_plan
+from specdec_core.interface import AcceptanceRule, BatchInfo, ConfigError, GammaController, Outcome, StepReport
 from specdec_core.interface.controllers import FixedGamma
-from specdec_core.offline.replay.controller_runs import DrawnRun, draw_runs
 from specdec_core.offline.replay.expected_counts import ExpectedCounts, expected_counts
 from specdec_core.offline.replay.text_acceptance import TextAcceptance
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
+_UNKNOWN = -1
+_CONFIDENCE_NOTE = (
+    "The controller stops drafts by confidence. After a rejected token, whose confidence no record knows, it was "
+    "asked with that of the text's tokens: tokens per step are not affected, the length of rejected drafts is."
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,22 +42,15 @@ class Replayed:
     Attributes:
         metrics: Expected counts, which are not whole numbers, and expected times if costs were given. The time of
             reading prompts is not in them.
-        steps_by_text: `[N]` float64, expected forward passes of the target for each text.
-        tokens_by_text: `[N]` int64, its tokens.
-        accepted_by_text: `[N]` float64, its expected accepted draft tokens.
-        verified_by_text: `[N]` float64, its expected verified draft tokens.
-        seconds_by_text: `[N]` float64, its expected seconds; None without costs.
+        by_text: `[N]` float64 each: `tokens` of each text, and its expected `steps`, `accepted` and `verified`
+            draft tokens; its `seconds` if costs were given.
         drawn: Standard error of the block efficiency that seeded draws of a controller's runs leave; None where
             the expectation is exact.
         notes: What a reader of the results should know.
     """
 
     metrics: Metrics
-    steps_by_text: NDArray[np.float64]
-    tokens_by_text: NDArray[np.int64]
-    accepted_by_text: NDArray[np.float64]
-    verified_by_text: NDArray[np.float64]
-    seconds_by_text: NDArray[np.float64] | None = None
+    by_text: Mapping[str, NDArray[np.float64]]
     drawn: float | None = None
     notes: tuple[str, ...] = ()
 
@@ -89,14 +97,14 @@ def expected_metrics(
         rule = None
     if costs is not None:
         costs.check(longest)
-    tokens = np.array(list(map(len, acceptance)))
+    tokens = np.array(list(map(len, acceptance)), dtype=np.float64)
     if isinstance(gamma, GammaController) and type(gamma) is not FixedGamma:
-        runs = draw_runs(acceptance, gamma, greedy, costs, draws, seed, rule=rule)
-        return _drawn(runs, tokens, costs is not None)
+        runs, notes = _draw_runs(acceptance, gamma, greedy, costs, draws, seed, rule=rule)
+        return replace(_drawn(runs, tokens, timed=costs is not None), notes=notes)
     return _exact(expected_counts([one.drafted(longest, rule) for one in acceptance], longest), tokens, costs)
 
 
-def _exact(counts: ExpectedCounts, tokens: NDArray[np.int64], costs: StepCosts | None) -> Replayed:
+def _exact(counts: ExpectedCounts, tokens: NDArray[np.float64], costs: StepCosts | None) -> Replayed:
     by_length = counts.steps_by_length.sum(axis=0)
     calls = float(counts.draft_calls.sum())
     steps = float(counts.steps.sum())
@@ -115,12 +123,12 @@ def _exact(counts: ExpectedCounts, tokens: NDArray[np.int64], costs: StepCosts |
         "steps_asked": _trimmed(counts.steps_by_asked.sum(axis=0)),
         "times": tuple(StepTimes(steps=value) for value in _trimmed(by_length)),  # type: ignore[arg-type]
     }
-    seconds = None
-    if costs is not None:
-        seconds, times = _times(counts, costs)
-        values |= times
     verified = counts.verified_at.sum(axis=1)
-    return Replayed(Metrics(**values), counts.steps, tokens, counts.accepted, verified, seconds)
+    by_text = {"tokens": tokens, "steps": counts.steps, "accepted": counts.accepted, "verified": verified}
+    if costs is not None:
+        by_text["seconds"], times = _times(counts, costs)
+        values |= times
+    return Replayed(Metrics(**values), by_text)
 
 
 def _times(counts: ExpectedCounts, costs: StepCosts) -> tuple[NDArray[np.float64], dict[str, Any]]:
@@ -152,16 +160,136 @@ def _trimmed(values: NDArray[np.float64]) -> tuple[float, ...]:
     return tuple(map(float, values[: indices[-1] + 1])) if len(indices) else ()
 
 
-def _drawn(runs: DrawnRun, tokens: NDArray[np.int64], timed: bool) -> Replayed:
-    totals = runs.steps.sum(axis=0)
-    error = float(totals.std(ddof=1) / np.sqrt(len(totals)) / totals.mean()) if len(totals) > 1 else np.nan
-    return Replayed(
-        runs.metrics,
-        runs.steps.mean(axis=1),
-        tokens,
-        runs.accepted.mean(axis=1),
-        runs.verified.mean(axis=1),
-        runs.seconds.mean(axis=1) if timed else None,
-        float(runs.metrics.block_efficiency * error),
-        runs.notes,
-    )
+def _drawn(runs: Sequence[Sequence[Metrics]], tokens: NDArray[np.float64], *, timed: bool) -> Replayed:
+    draws, every = len(runs[0]), [one for row in runs for one in row]
+    metrics = _divided(Metrics.total(every), draws)
+    found = [(one.target_calls, one.accepted, one.accepted + one.rejected, one.seconds) for one in every]
+    each = np.array(found, dtype=np.float64).reshape(len(runs), draws, 4)
+    names = ("steps", "accepted", "verified", *(["seconds"] if timed else []))
+    totals = each[..., 0].sum(axis=0)
+    error = float(totals.std(ddof=1) / np.sqrt(draws) / totals.mean()) if draws > 1 else np.nan
+    by_text = {"tokens": tokens, **dict(zip(names, each.mean(axis=1).T, strict=False))}
+    return Replayed(metrics, by_text, float(metrics.block_efficiency * error))
+
+
+def _draw_runs(
+    acceptance: Sequence[TextAcceptance],
+    controller: GammaController,
+    greedy: bool,
+    costs: StepCosts | None,
+    draws: int,
+    seed: int,
+    *,
+    rule: AcceptanceRule | None = None,
+) -> tuple[list[list[Metrics]], tuple[str, ...]]:
+    """Run a controller over each text, a number of times; return what was counted, and what to note."""
+    if draws < 1:
+        raise ConfigError(f"draws is {draws!r}; it must be a whole number, at least 1.")
+    found: list[list[Metrics]] = []
+    watches = False
+    for text in acceptance:
+        accept = [one.accept(rule) for one in text.by_budget or (text,)]
+        # Of its own text, so that a text's runs do not depend on which others are replayed with it.
+        seeds = [(seed, text.number, text.sample, draw) for draw in range(draws)]
+        runs = [_Run(text, accept, controller, greedy, costs, np.random.default_rng(one)) for one in seeds]
+        found.append([run.metrics() for run in runs])
+        watches = watches or any(run.watches for run in runs)
+    return found, (_CONFIDENCE_NOTE,) if watches else ()
+
+
+class _Run:
+    """One text, decoded step by step.
+
+    Args:
+        text: The drafter along the text.
+        accept: The acceptance of its tokens; one for each budget where its drafts depend on it.
+        controller: Decides gamma.
+        greedy: Whether the target decodes greedily.
+        costs: The times of steps; None for zeros.
+        generator: Draws the accepted tokens.
+    """
+
+    def __init__(
+        self,
+        text: TextAcceptance,
+        accept: Sequence[NDArray[np.float64]],
+        controller: GammaController,
+        greedy: bool,
+        costs: StepCosts | None,
+        generator: np.random.Generator,
+    ) -> None:
+        self._text, self._controller, self._costs, self._generator = text, controller, costs, generator
+        self._accept = accept
+        self._tokens: list[int] = text.tokens.tolist()
+        self._guard = PluginGuard(strict=True)
+        with self._guard.calling(controller):
+            self._max_gamma = controller.max_gamma
+            self._session = opened(controller.open(BatchInfo(1, self._max_gamma, (text.limit,), greedy)))
+            self.watches = bool(self._session.uses_confidence)
+
+    def metrics(self) -> Metrics:
+        """Decode the text, and return what was counted."""
+        tally, at = Tally(1), 0
+        while at < len(self._tokens):
+            with self._guard.calling(self._controller):
+                plan = checked_plan(self._session.plan(), 1, self._max_gamma)
+            if not isinstance(plan, tuple):
+                raise ConfigError(
+                    "this controller asks for trees, and a replay asks drafters for lines: where the target "
+                    "samples, what is accepted of a tree depends on its rejected tokens, of which the text says "
+                    "nothing. Replay a controller of lines, or compare live."
+                )
+            with self._guard.calling(self._controller):
+                asked = min(plan[0], self._text.room(at))
+                drafted, accepted = self._draft(at, asked)
+                report = self._report(tally.steps, at, asked, drafted, accepted)
+                self._session.observe(report)
+            tally.add(report)
+            self._guard.step += 1
+            at += len(report.outcome.committed[0])
+        return tally.metrics
+
+    def _draft(self, at: int, asked: int) -> tuple[int, int]:
+        """Return how many tokens the draft at a position has, and how many of them are accepted."""
+        own, accept = self._text.asked(asked), self._accept[asked - 1 if len(self._accept) > 1 else 0]
+        offered = min(asked, int(own.offered[at]))
+        left = len(self._tokens) - at
+        drafted = accepted = 0
+        on = True
+        while drafted < offered:
+            inside = drafted < left
+            if on and inside:
+                on = self._generator.random() < accept[at, drafted]
+                accepted += on
+            told = float(own.confidence[at, drafted]) if inside else math.nan
+            drafted += 1
+            if self.watches and not math.isnan(told) and not self._session.keep_drafting([told])[0]:
+                break
+        return drafted, accepted
+
+    def _report(self, step: int, at: int, asked: int, drafted: int, accepted: int) -> StepReport:
+        committed = tuple(self._tokens[at : at + accepted + 1])
+        ended = at + len(committed) == len(self._tokens)
+        draft = (*committed[:accepted], *[_UNKNOWN] * (drafted - accepted))
+        costs = self._costs
+        in_drafter = costs.draft[drafted] if costs and asked else 0.0
+        in_target = costs.verify[drafted] if costs else 0.0
+        return StepReport(
+            step=step,
+            asked=(asked,),
+            outcome=Outcome((drafted,), (accepted,), (committed,), (ended,)),
+            draft_tokens=(draft,),
+            draft_seconds=in_drafter,
+            verify_seconds=in_target,
+            step_seconds=in_drafter + in_target + (costs.overhead if costs else 0.0),
+            deviation=(0.0,),
+        )
+
+
+def _divided(total: Any, by: int) -> Any:
+    """Return the mean of a number of runs from the sum of their counts."""
+    if isinstance(total, tuple):
+        return tuple(_divided(value, by) for value in total)
+    if isinstance(total, (Metrics, StepTimes)):
+        return type(total)(**{field.name: _divided(getattr(total, field.name), by) for field in fields(total)})
+    return total / by

@@ -361,15 +361,13 @@ class _RecordedTexts:
             costs: The times of its steps; None for none.
             where: The name of their machine in results.
         """
-        steps, tokens = replayed.steps_by_text.tolist(), replayed.tokens_by_text.tolist()
-        low, high = ratio_interval(tokens, steps, self.prompts) or (None, None)
+        own, alone = replayed.by_text, self.alone(costs).by_text
+        low, high = ratio_interval(own["tokens"].tolist(), own["steps"].tolist(), self.prompts) or (None, None)
         faster: tuple[float | None, float | None] = (None, None)
-        alone = self.alone(costs).seconds_by_text
-        if replayed.seconds_by_text is not None and alone is not None:
-            own = replayed.seconds_by_text.tolist()
-            faster = ratio_interval(alone.tolist(), own, self.prompts) or faster
+        if "seconds" in own and "seconds" in alone:
+            faster = ratio_interval(alone["seconds"].tolist(), own["seconds"].tolist(), self.prompts) or faster
         return ReplayedOn(
-            *(record, len(tokens), len(set(self.prompts)), sum(tokens)),
+            *(record, len(self), len(set(self.prompts)), int(own["tokens"].sum())),
             machine=None if costs is None else where,
             low=low,
             high=high,
@@ -381,16 +379,10 @@ class _RecordedTexts:
 
     def by_prompt(self, replayed: Replayed) -> tuple[PromptCounts, ...]:
         """Return the counts of a run for the texts of each prompt; zeros for a turn that was not decoded."""
-        seconds = replayed.seconds_by_text
-        counts = [replayed.tokens_by_text, replayed.steps_by_text, replayed.accepted_by_text]
-        counts += [replayed.verified_by_text, np.zeros(len(self)) if seconds is None else seconds]
-        sums = np.zeros((self._count, len(counts)))
-        np.add.at(sums, self._numbers, np.stack(counts, axis=1))
-        found = []
-        for number, (tokens, steps, accepted, verified, took) in enumerate(sums.tolist()):
-            known = None if seconds is None else took
-            found.append(PromptCounts(number, tokens, steps, accepted, verified, known))
-        return tuple(found)
+        sums = {name: np.bincount(self._numbers, each, self._count) for name, each in replayed.by_text.items()}
+        return tuple(
+            PromptCounts(n, **{name: float(each[n]) for name, each in sums.items()}) for n in range(self._count)
+        )
 
 
 def _undrafted(text: RecordedText) -> TextAcceptance:

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from specdec_core.decoding.guard import PluginGuard
 from specdec_core.interface import AcceptanceRule, ConfigError, PluginError
 from specdec_core.offline.replay.expected_counts import DraftedText
 from specdec_core.verification import SpeculativeSampling
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 
 @dataclass(frozen=True, eq=False)

@@ -79,7 +79,7 @@ class PromptCounts:
     steps: float
     accepted: float
     verified: float
-    seconds: float | None
+    seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

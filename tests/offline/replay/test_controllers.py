@@ -79,8 +79,8 @@ def test_drawn_runs_count_what_a_fixed_gamma_counts_on_average(acceptance, gamma
     expected = plain(exact.metrics)
     for name, value in plain(drawn.metrics).items():
         np.testing.assert_allclose(value, expected[name][: len(value)], atol=0.6, err_msg=name)
-    np.testing.assert_allclose(drawn.seconds_by_text, exact.seconds_by_text, rtol=0.2)
-    np.testing.assert_allclose(drawn.steps_by_text, exact.steps_by_text, atol=0.4)
+    np.testing.assert_allclose(drawn.by_text["seconds"], exact.by_text["seconds"], rtol=0.2)
+    np.testing.assert_allclose(drawn.by_text["steps"], exact.by_text["steps"], atol=0.4)
 
 
 def test_the_fixed_controller_is_computed_exactly(acceptance):
@@ -101,7 +101,7 @@ def test_times_are_the_machines(acceptance):
         assert times.seconds == pytest.approx(times.steps * (verify + draft + 0.05))
     first = len(acceptance) * (1.2 + 0.2 + 0.05)
     assert metrics.seconds == pytest.approx(sum(one.seconds for one in metrics.times) + first)
-    assert metrics.seconds == pytest.approx(found.seconds_by_text.sum())
+    assert metrics.seconds == pytest.approx(found.by_text["seconds"].sum())
     for costs in (TARGET, COSTS):
         alone = expected_metrics(acceptance, 0, costs=costs).metrics
         assert alone.seconds == pytest.approx(1.05 * alone.tokens)
@@ -194,8 +194,10 @@ def test_same_seed_same_draws(acceptance):
 
 def test_the_error_of_two_draws_is_half_their_difference(acceptance):
     first, both = (expected_metrics(acceptance, Gamma(1, 3), draws=draws) for draws in (1, 2))
-    mean = both.steps_by_text.sum()
-    assert both.drawn == pytest.approx(abs(first.steps_by_text.sum() / mean - 1) * both.metrics.block_efficiency)
+    mean = both.by_text["steps"].sum()
+    assert both.drawn == pytest.approx(
+        abs(first.by_text["steps"].sum() / mean - 1) * both.metrics.block_efficiency
+    )
     assert both.drawn > 0
 
 
@@ -226,4 +228,4 @@ def test_what_is_refused(acceptance):
 def test_the_runs_of_a_text_do_not_depend_on_the_others(acceptance):
     together = expected_metrics(acceptance[:6], Gamma(1, 3), draws=3)
     apart = [expected_metrics([one], Gamma(1, 3), draws=3) for one in acceptance[3:6]]
-    assert together.steps_by_text[3:].tolist() == [one.steps_by_text[0] for one in apart]
+    assert together.by_text["steps"][3:].tolist() == [one.by_text["steps"][0] for one in apart]

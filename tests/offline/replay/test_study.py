@@ -157,7 +157,8 @@ def test_numbers_are_those_of_the_recorded_acceptance(replayed, record, registry
             assert row.alpha == pytest.approx(expected.metrics.alpha)
             assert row.verified_by_position == pytest.approx(expected.metrics.verified_at)
             numbers = [one.number for one in acceptance]
-            interval = ratio_interval(expected.tokens_by_text.tolist(), expected.steps_by_text.tolist(), numbers)
+            counts = (expected.by_text[name].tolist() for name in ("tokens", "steps"))
+            interval = ratio_interval(*counts, numbers)
             assert (row.replayed.low, row.replayed.high) == pytest.approx(interval)
             assert (row.replayed.texts, row.replayed.prompts) == (len(part), 3)
             assert row.replayed.tokens == row.tokens == len(part) * 12
