@@ -21,7 +21,7 @@ from specdec_core.study import MAX_RUNS, Run, Study, Task, load_study, study_sch
 from specdec_core.study.config.grouping import grouping_columns
 from specdec_core.study.config.study import with_task
 from specdec_core.study.report.formats import number
-from specdec_core.study.report.layout import Column, Prose, ReportTable, Row, for_terminal
+from specdec_core.study.report.layout import Column, Prose, ReportTable, Row
 
 _SHOWN = 160
 """Characters of the first prompt that are shown."""
@@ -47,7 +47,7 @@ def plugins(as_json: AsJson = False, wide: Wide = False) -> None:
         print_json([asdict(record) for record in records])
         return
     console = output_console(wide=wide)
-    console.print(for_terminal(_plugins_table(records)))
+    console.print(_plugins_table(records))
     for record in records:
         if record.reason:
             console.print(f"{record.name}: {record.reason}", soft_wrap=True)
@@ -111,7 +111,7 @@ def validate(
     names = ("run", "drafter", "gamma", "lenience", *(["rule"] if with_rule else []), "draft sampling")
     columns = (Column(name, numeric=False) for name in names)
     rows = (Row(tuple(_run_cells(run, with_rule=with_rule))) for run in loaded.runs)
-    console.print(for_terminal(ReportTable(tuple(columns), tuple(rows))))
+    console.print(ReportTable(tuple(columns), tuple(rows)))
     if memory:
         _show_memory(loaded, console)
 
@@ -139,7 +139,7 @@ def _show_memory(study: Study, console: Console) -> None:
         counts = str(one.sequences), str(one.tokens)
         rows.append(Row((name, *counts, *cells, "" if one.fits else "does not fit"), "" if one.fits else "red"))
     console.print(Prose(f"Memory, forecast for {needs[0].device}:"))
-    console.print(for_terminal(ReportTable(columns, tuple(rows))))
+    console.print(ReportTable(columns, tuple(rows)))
     if missing := [with_task(one.task, one.run) for one in needs if not one.fits]:
         raise ConfigError(
             f"the memory of {needs[0].device} does not hold {', '.join(missing)}: decode fewer prompts together "

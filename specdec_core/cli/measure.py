@@ -28,7 +28,7 @@ from specdec_core.costs.step_costs import StepCosts
 from specdec_core.interface.errors import ConfigError
 from specdec_core.interface.files import check_output
 from specdec_core.study.report.formats import UNKNOWN, number, rate, share, visible
-from specdec_core.study.report.layout import Column, ReportTable, Row, for_terminal
+from specdec_core.study.report.layout import Column, ReportTable, Row
 from specdec_core.theory.speed import optimal_gamma, walltime_improvement
 
 
@@ -121,12 +121,12 @@ def measure(
 def _report(measured: DrafterMeasurement) -> Iterator[RenderableType]:
     """Yield the tables of a drafter."""
     yield Text(visible(f"{measured.name}: c = {number(measured.seconds.c, 3)}"), style="bold")
-    yield for_terminal(_rates(measured))
+    yield _rates(measured)
     if any(len(one.by_position) > 1 for one in measured.acceptance):
         yield Text("Acceptance rate by position in the draft:")
-        yield for_terminal(_positions(measured.acceptance))
+        yield _positions(measured.acceptance)
     yield Text("Steps with a draft of k tokens:")
-    yield for_terminal(_seconds(measured.seconds))
+    yield _seconds(measured.seconds)
     yield Text()
 
 

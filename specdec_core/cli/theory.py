@@ -13,7 +13,7 @@ from specdec_core.costs.forecast import Forecast, GammaForecast, forecast
 from specdec_core.costs.step_costs import step_seconds
 from specdec_core.interface.errors import ConfigError
 from specdec_core.study.report.formats import number
-from specdec_core.study.report.layout import Column, Prose, ReportTable, Row, for_terminal
+from specdec_core.study.report.layout import Column, Prose, ReportTable, Row
 from specdec_core.theory.ranges import check_gamma
 
 theory_app = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode="markdown")
@@ -78,7 +78,7 @@ def speed(
         print_json(asdict(result))
         return
     console = output_console(wide=wide)
-    console.print(for_terminal(_speed_table(result, gamma)))
+    console.print(_speed_table(result, gamma))
     for line in _conclusions(result):
         console.print(Prose(line))
 
@@ -206,7 +206,7 @@ def divergence(
         print_json({**facts, "output_distribution": output})
         return
     console = output_console(wide=wide)
-    console.print(for_terminal(_tokens_table(p_x, q_x, lenience, output)))
+    console.print(_tokens_table(p_x, q_x, lenience, output))
     for line in _divergence_lines(facts):
         console.print(Prose(line))
 

@@ -114,7 +114,7 @@ class Comparison:
         """
         from specdec_core.study.report.diagnosis import diagnosis_table
         from specdec_core.study.report.groups import group_tables, large_groups
-        from specdec_core.study.report.layout import Prose, for_terminal
+        from specdec_core.study.report.layout import Prose
         from specdec_core.study.report.paired import MIN_PROMPTS
         from specdec_core.study.report.tables import quality_table, results_table
 
@@ -132,7 +132,7 @@ class Comparison:
             for index, table in enumerate(filter(None, tables)):
                 if index:
                     yield Prose("")
-                yield for_terminal(table)
+                yield table
             if not wide and any(group.prompts < MIN_PROMPTS for one in task for group in one.groups):
                 yield Prose(f"`--wide` also shows groups of fewer than {MIN_PROMPTS} prompts.", "dim italic")
 

@@ -9,7 +9,6 @@ from rich.console import Console
 from specdec_core.study.config.prompt_file import PromptText
 from specdec_core.study.report import charts
 from specdec_core.study.report.html_report import report_page
-from specdec_core.study.report.layout import for_terminal
 from specdec_core.study.report.tables import quality_table, results_table
 from specdec_core.study.report.verdict import verdict
 from tests.study.page_elements import Elements
@@ -120,7 +119,7 @@ def test_tables_are_those_of_the_terminal(whole):
     for table in (results_table(summaries[:4]), quality_table(summaries[4:])):
         assert {cell for row in table.rows for cell in row.cells if cell} <= set(texts)
         console = Console(file=io.StringIO(), width=1000)
-        console.print(for_terminal(table))
+        console.print(table)
         shown = console.file.getvalue()
         lines = [" ".join(line.split()) for line in shown.splitlines()]
         for row in table.rows:

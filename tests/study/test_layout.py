@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 from specdec_core.study.report.formats import number, printable, rate, share, with_spread, wrapped
-from specdec_core.study.report.layout import Column, ReportTable, Row, for_terminal
+from specdec_core.study.report.layout import Column, ReportTable, Row
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ RUNS = ReportTable(
 def shown(table, width, encoding="utf-8"):
     file = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
     console = Console(file=file, width=width)
-    console.print(for_terminal(table), crop=False)
+    console.print(table, crop=False)
     file.seek(0)
     return file.read()
 

@@ -1,12 +1,12 @@
 """The expected counts and times of a run, from the acceptance of its drafter along recorded texts.
 
 A fixed gamma is computed. Other controllers run step by step along the texts, with accepted tokens drawn at
-random. What one is told is what it would be told in decoding, except for two things that a record does not know, as
-they are about rejected tokens: which they are (`StepReport.draft_tokens` holds -1 there), and what was drafted
-after them. A controller that stops drafts by confidence is asked with the confidence along the text instead. The
-number of accepted tokens does not depend on either, but the length of rejected drafts does, and with it the cost.
-This is not the batch of `specdec_core.decoding.step`: no drafter is asked, a step is a few numbers, and its seconds
-are those of a machine that is not this one. There are some hundred steps for each text.
+random. What one is told is what it would be told in decoding, except for two things that a record does not know:
+which tokens are rejected (`StepReport.draft_tokens` holds -1 there), and what was drafted after them. A controller
+that stops drafts by confidence is asked with the confidence along the text instead. The number of accepted tokens
+does not depend on either, but the length of rejected drafts does, and with it the cost. This is not the batch of
+`specdec_core.decoding.step`: no drafter is asked, a step is a few numbers, and its seconds are those of a machine
+that is not this one. There are some hundred steps for each text.
 """
 
 from __future__ import annotations

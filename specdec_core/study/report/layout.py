@@ -61,7 +61,7 @@ class Row:
 
 @dataclass(frozen=True)
 class ReportTable:
-    """A table, ready to be rendered.
+    """A table, which rich prints.
 
     Attributes:
         columns: The columns.
@@ -84,10 +84,6 @@ class ReportTable:
             notes.append(f"{UNKNOWN}: {self.unknown}.")
         return list(dict.fromkeys(notes))
 
-    def without(self, column: Column) -> ReportTable:
-        """Return the table without a column."""
-        return self.of([index for index, one in enumerate(self.columns) if one is not column])
-
     def of(self, columns: Sequence[int]) -> ReportTable:
         """Return the table with some of its columns, by their indices."""
         return replace(
@@ -96,13 +92,24 @@ class ReportTable:
             rows=tuple(Row(tuple(row.cells[index] for index in columns), row.style) for row in self.rows),
         )
 
-
-def for_terminal(table: ReportTable) -> RenderableType:
-    """Return a table in the form that rich prints, which fits itself to the width of the console.
-
-    Print it with `crop=False`: a name longer than a line is then continued in the next.
-    """
-    return _Fitted(table)
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
+        """Fit the table to the console. Print it with `crop=False`: a name may be longer than a line."""
+        if self.title is not None:
+            yield Prose(visible_line(self.title), "bold")
+        table, left_out = self, list[Column]()
+        spare = sorted((one for one in table.columns if one.spare), key=lambda one: -one.spare)
+        while (fitting := _fitting(table, options)) is None and spare:
+            left_out.append(spare.pop(0))
+            table = table.of([index for index, one in enumerate(table.columns) if one is not left_out[-1]])
+        if fitting is not None:
+            yield fitting
+        elif left_out:
+            grid, width = _grid(table, options, padding=0)
+            grid.width = width  # a name is wider than the terminal
+            yield grid
+        else:
+            yield from _line_per_value(table, options)
+        yield from _notes(table, [one for one in self.columns if one in left_out], options.max_width)
 
 
 @dataclass(frozen=True)
@@ -122,34 +129,6 @@ class Prose:
 
         line = wrapped(printable(visible(self.text), options.encoding), options.max_width)
         yield Text(line, style=self.style, no_wrap=True, overflow="ignore")
-
-
-@dataclass(frozen=True)
-class _Fitted:
-    """A table that is laid out when it is printed."""
-
-    table: ReportTable
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
-        if self.table.title is not None:
-            yield Prose(visible_line(self.table.title), "bold")
-        yield from self._body(options)
-
-    def _body(self, options: ConsoleOptions) -> Iterator[RenderableType]:
-        table, left_out = self.table, []
-        spare = sorted((one for one in table.columns if one.spare), key=lambda one: -one.spare)
-        while (fitting := _fitting(table, options)) is None and spare:
-            left_out.append(spare.pop(0))
-            table = table.without(left_out[-1])
-        if fitting is not None:
-            yield fitting
-        elif left_out:
-            grid, width = _grid(table, options, padding=0)
-            grid.width = width  # a name is wider than the terminal
-            yield grid
-        else:
-            yield from _line_per_value(table, options)
-        yield from _notes(table, [one for one in self.table.columns if one in left_out], options.max_width)
 
 
 def _fitting(table: ReportTable, options: ConsoleOptions) -> Table | None:
