@@ -95,7 +95,9 @@ def raised_text(error: BaseException) -> str:
     return f"{exception_text(error)}{location}"
 
 
-def unknown_name(what: str, given: str, available: Iterable[str], hint: str = "") -> str:
+def unknown_name(
+    what: str, given: str, available: Iterable[str], hint: str = "", aliases: Iterable[str] = ()
+) -> str:
     """Return a message for an unknown name, with near misses and all available names.
 
     Args:
@@ -103,10 +105,11 @@ def unknown_name(what: str, given: str, available: Iterable[str], hint: str = ""
         given: The unknown name.
         available: All valid names.
         hint: What to say instead of near misses, where the mistake is known.
+        aliases: Names that are valid too, and are suggested but not listed.
     """
     names = sorted(available)
     hint = hint or (f"Here it is {_ELSEWHERE[given]}." if given in _ELSEWHERE else "")
-    hint = f" {hint}" if hint else did_you_mean(given, names)
+    hint = f" {hint}" if hint else did_you_mean(given, [*names, *aliases])
     given = shortened(given)
     more = f" and {len(names) - _MAX_NAMES:,} more" if len(names) > _MAX_NAMES else ""
     return f"unknown {what} {given!r}.{hint} Available: {', '.join(names[:_MAX_NAMES]) or 'none'}{more}."

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from specdec_core.interface.errors import shortened
+
 if TYPE_CHECKING:
     import numpy as np
     import torch
@@ -121,18 +123,22 @@ class Proposal:
             rows: B sequences of token ids, of any lengths.
 
         Raises:
-            TypeError: An id is not an integer, or a row is not a sequence.
+            TypeError: An id is not an integer of at most 64 bits, or a row is not a sequence.
         """
         import torch
 
         lengths = tuple(len(row) for row in rows)
         longest = max(lengths, default=0)
         padded = [[*row, *[0] * (longest - len(row))] for row in rows]
-        tokens = torch.tensor(padded)
+        try:
+            tokens = torch.tensor(padded)
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise TypeError(f"rows are sequences of token ids; given {shortened(repr(rows))}.") from error
         if longest and tokens.ndim != 2:
             raise TypeError("rows are sequences of token ids; given nested ones.")
-        if longest and (tokens.is_floating_point() or tokens.is_complex()):
-            raise TypeError(f"token ids are integers; given {str(tokens.dtype).removeprefix('torch.')}.")
+        kind = torch.bool if any(isinstance(token, bool) for row in rows for token in row) else tokens.dtype
+        if longest and (kind == torch.bool or kind.is_floating_point or kind.is_complex):
+            raise TypeError(f"token ids are integers; given {str(kind).removeprefix('torch.')}.")
         return cls(tokens.long().view(len(rows), longest), lengths, PointMass())
 
     @classmethod

@@ -145,8 +145,10 @@ class Registry:
             )
         others = [KIND_LABELS[other] for other, one in self._claims if one == name and other != kind]
         hint = f"It is a {others[0]}." if others else ""
-        known = [one for other, one in self._claims if other == kind]
-        raise PluginError(unknown_name(KIND_LABELS[kind], name, known, hint) + self._not_loaded_note())
+        claimed = [spec for (other, _), found in self._claims.items() if other == kind for _, spec in found]
+        aliases = {alias for spec in claimed for alias in spec.aliases}
+        names = {spec.name for spec in claimed}
+        raise PluginError(unknown_name(KIND_LABELS[kind], name, names, hint, aliases) + self._not_loaded_note())
 
     def shorthand(self, kind: PluginKind) -> PluginSpec | None:
         """Return the plugin that a bare value selects (`gamma: 4`), or None if no plugin claims it.

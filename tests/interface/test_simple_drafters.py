@@ -36,9 +36,13 @@ def test_what_is_no_tensor_of_logits():
         propose(AutoregressiveDrafter, "logits", None)
 
 
-def test_ids_are_not_rounded():
-    with pytest.raises(TypeError, match="token ids are integers; given float32"):
-        Proposal.from_rows([[1, 2.5]])
+@pytest.mark.parametrize(
+    ("rows", "given"),
+    [([[1, 2.5]], "float32"), ([[2], [True, 3]], "bool"), (["ab"], r"\['ab'\]"), ([[10**30]], r"\[\[10{30}")],
+)
+def test_ids_are_integers(rows, given):
+    with pytest.raises(TypeError, match=f"given {given}"):
+        Proposal.from_rows(rows)
 
 
 @pytest.mark.parametrize(("rows", "shape"), [([], (0, 0)), ([[], []], (2, 0))])
