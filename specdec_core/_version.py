@@ -5,12 +5,14 @@ from importlib.metadata import PackageNotFoundError, entry_points, version
 
 PLUGINS = "specdec"
 """The entry-point group of plugins."""
+OWN = "specdec-core"
+"""The distribution of this package, and of the plugins that ship with it."""
 
 
 def installed_version() -> str:
     """Return the version of the installed distribution; `0+uninstalled` when run from a bare checkout."""
     try:
-        return version("specdec-core")
+        return version(OWN)
     except PackageNotFoundError:
         return "0+uninstalled"
 
@@ -23,5 +25,5 @@ def installed_versions() -> dict[str, str]:
     """
     found = {point.dist.name: point.dist.version for point in entry_points(group=PLUGINS) if point.dist}
     found |= {name: version(name) for name in ("torch", "transformers")}
-    found.pop("specdec-core", None)
+    found.pop(OWN, None)
     return {"specdec": installed_version(), **{name: one.partition("+")[0] for name, one in found.items()}}

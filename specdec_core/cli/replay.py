@@ -13,7 +13,7 @@ from specdec_core.cli.options.shared_options import (
     shown_progress,
 )
 from specdec_core.cli.options.study_options import ResultOptions, StudyOptions, grouped
-from specdec_core.interface.errors import ConfigError
+from specdec_core.interface.errors import ConfigError, SpecdecError
 from specdec_core.offline.candidate_runs import DEFAULT_GAMMAS, DrafterLike, default_drafters, gammas_of
 from specdec_core.study.config.yaml_source import parse_value
 
@@ -33,8 +33,8 @@ def replay(
     what: Annotated[
         list[str] | None,
         typer.Argument(
-            help="A study, as a .yaml file; or drafters, as for --drafter.  [default: the installed ones that "
-            "do without the target]",
+            help="A study, as a .yaml file; or drafters, as for --drafter.  [default: those of this "
+            "package that do without the target]",
             metavar="[STUDY|DRAFTER...]",
         ),
     ] = None,
@@ -80,6 +80,7 @@ def replay(
     specdec replay builtin:code examples/replay.yaml --output results
     ```
     """
+    _check_order(record, what or ())
     chosen = _chosen([*(what or ()), *(drafter or ())], gamma) or _default_drafters(record, how.quiet)
     from specdec_core.offline.replay.comparison import replay as run_replay
 
@@ -98,6 +99,24 @@ def replay(
             progress=progress,
         )
     show(result, how)
+
+
+def _check_order(record: str, others: Sequence[str]) -> None:
+    """Check that what comes first is the record, if one of the arguments is."""
+    if not others or _is_record(record):
+        return
+    for other in filter(_is_record, others):
+        raise ConfigError(f"{record}: no record. Put the record first: `specdec replay {other} {record}`.")
+
+
+def _is_record(text: str) -> bool:
+    from specdec_core.offline.record.store import read_record
+
+    try:
+        read_record(text)
+    except SpecdecError:
+        return False
+    return True
 
 
 def _chosen(given: Sequence[str], gamma: Sequence[str] | None) -> Path | Sequence[DrafterLike]:

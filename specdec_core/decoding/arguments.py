@@ -136,7 +136,7 @@ def with_options(settings: _Settings, options: Mapping[str, Any], elsewhere: str
         lines = describe(
             error, options, lambda path, _: str(path[0]), written=lambda path: path[1:], form="python"
         )
-        raise ConfigError("\n".join(lines)) from error
+        raise ConfigError("\n".join(lines)) from None
 
 
 def settings_or_default(kind: type[_Settings], given: object, argument: str) -> _Settings:

@@ -61,6 +61,14 @@ def open_text(path: Path, newline: str | None = None) -> TextIO:
     return path.open(encoding="utf-8-sig", newline=newline)
 
 
+def in_the_way(folder: Path, error: OSError) -> str:
+    """Return why nothing can be written in a folder, which need not exist."""
+    there = next(one for one in (folder, *folder.absolute().parents) if os.path.lexists(one))
+    if not there.is_dir():
+        return f"{there} is not a folder"
+    return f"nothing can be written in {there} ({error.strerror or error})"
+
+
 def check_output(path: Path, overwrite: bool, *, folder_with: str | None = None) -> None:
     """Reject an output path that cannot be written, or that holds something that must not be replaced.
 
@@ -161,7 +169,8 @@ def _beside(path: Path) -> Iterator[tuple[Path, Path]]:
         hidden = Path(tempfile.mkdtemp(prefix=f".{final.name[:100]}.", suffix=".part", dir=final.parent))
         yield hidden / final.name, final
     except OSError as error:
-        raise ConfigError(f"output {path} cannot be written: {error}. Give another --output.") from error
+        why = in_the_way(final.parent, error)
+        raise ConfigError(f"output {path} cannot be written: {why}. Give another --output.") from error
     finally:
         if hidden is not None:
             shutil.rmtree(hidden, ignore_errors=True)

@@ -11,6 +11,7 @@ from pydantic_core.core_schema import ErrorType
 from specdec_core.interface.errors import unknown_name
 
 _KNOWN = frozenset(get_args(ErrorType))
+_BOUNDS = {"gt": "greater than", "ge": "at least", "lt": "less than", "le": "at most"}
 
 
 class Validated(BaseModel):
@@ -29,11 +30,18 @@ class Validated(BaseModel):
 
     @classmethod
     def _told(cls, one: Any) -> InitErrorDetails:
-        """Return a problem as it is, or that of an unknown key with near misses."""
+        """Return a problem as it is, an unknown key with near misses, or a bound with the other one."""
         kind, context = one["type"], one.get("ctx", {})
+        field = cls.model_fields.get(str(one["loc"][0])) if len(one["loc"]) == 1 else None
         if kind == "extra_forbidden" and len(one["loc"]) == 1:
             message = unknown_name("key", str(one["loc"][0]), cls.model_fields)
             kind = PydanticCustomError("unknown_key", "{message}", {"message": message})
+        elif field is not None and kind.startswith(("greater_than", "less_than")):
+            extras = (extra for part in get_args(field.annotation) for extra in getattr(part, "__metadata__", ()))
+            bounds = [*field.metadata, *(bound for extra in extras for bound in getattr(extra, "metadata", ()))]
+            others = [(word, getattr(bound, name, None)) for bound in bounds for name, word in _BOUNDS.items()]
+            said = [f" and {word} {at}" for word, at in others if at is not None and at not in context.values()]
+            kind = PydanticCustomError("bounds", "{message}", {"message": one["msg"] + "".join(said)})
         elif kind not in _KNOWN:
             kind = PydanticCustomError(kind, "{message}", {"message": one["msg"]})
         return InitErrorDetails(type=kind, loc=one["loc"], input=one["input"], ctx=context)

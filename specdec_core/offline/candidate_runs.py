@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from specdec_core._version import OWN
 from specdec_core.interface.controllers import MAX_GAMMA
 from specdec_core.interface.errors import ConfigError
 from specdec_core.registry.registry import Registry, default_registry
@@ -74,7 +75,7 @@ def gammas_of(texts: Sequence[str], option: str = "--gamma") -> list[Any]:
 def default_drafters(
     record: Record, registry: Registry | None = None
 ) -> tuple[list[DrafterLike], Mapping[str, str]]:
-    """Return the installed drafters that can be replayed without the target, and why the others cannot, by name.
+    """Return our drafters that can be replayed without the target, and why others are not, by name.
 
     `drafters.json` in a collection of models names the settings of the drafters that come with its targets.
 
@@ -90,7 +91,10 @@ def default_drafters(
     drafters: list[DrafterLike] = []
     left_out: dict[str, str] = {}
     for name in registry.names("drafter"):
-        config = registry.drafter_config(name)
+        config, owner = registry.drafter_config(name), registry.origin("drafter", name).distribution
+        if owner != OWN:  # it may call a service, or write files
+            left_out[name] = f"it is of {owner}; name it to replay it."
+            continue
         if config.needs_model or config.needs_hidden_states:
             left_out[name] = "it works on the target; name it to try it."
             continue

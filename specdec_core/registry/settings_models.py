@@ -47,7 +47,7 @@ def plugin_settings(registry: Registry, kind: PluginKind, given: Any) -> PluginC
         config: PluginConfig = getattr(model.model_validate(data), kind)
     except ValidationError as error:
         lines = describe(error, data, lambda *_: whose, written=lambda path: path[1:], form="python")
-        raise ConfigError("\n".join(lines)) from error
+        raise ConfigError("\n".join(lines)) from None
     return config
 
 

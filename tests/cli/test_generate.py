@@ -96,7 +96,7 @@ def test_the_target_by_settings_as_in_a_study(generate, model_folder, tmp_path):
     for arguments, message in (
         (
             ("--target", json.dumps({**settings, "dtyp": "float32"})),
-            "--target: unknown key 'dtyp'. Did you mean 'dtype'",
+            "--target (--model): unknown key 'dtyp'. Did you mean 'dtype'",
         ),
         (("--target", tmp_path / "t.yaml", "--dtype", "bfloat16"), "--dtype: --target sets 'dtype' too"),
         (("--target", "{model: a, trust_remote_code: true}"), "a config runs no code"),
@@ -195,7 +195,7 @@ def test_the_trace_can_be_read_without_colors(generate):
     [
         (["a", "--temperature", "-1"], "--temperature: input should be greater than or equal to 0; given -1.0."),
         (["a", "--drafter", "ecko"], "--drafter: unknown drafter 'ecko'. Did you mean 'echo'"),
-        (["a", "--drafter", "echo", "--lenience", "0"], "--lenience: input should be greater than 0; given 0."),
+        (["a", "--drafter", "echo", "--lenience", "0"], "input should be greater than 0 and at most 1; given 0."),
         (["a", "--model", "./nowhere"], "no such folder"),
         ([""], "the prompt is empty"),
         ([], "give a prompt or --prompts"),

@@ -69,6 +69,11 @@ def test_drafters_are_given_as_yaml_too(specdec, record):
     assert "prompt-copy-cost-aware" in controlled
 
 
+def test_the_record_comes_first(specdec, record):
+    refused = specdec("replay", "prompt-copy", record, code=2)
+    assert f"`specdec replay {record} prompt-copy`" in refused.stderr
+
+
 def test_without_drafters_those_that_need_no_settings_are_replayed(specdec, record):
     result = specdec("replay", record, "--gamma", "1")
     assert "prompt-copy-1" in result.stdout

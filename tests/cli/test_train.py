@@ -191,7 +191,7 @@ def test_what_is_given_arrives_with_its_type(specdec):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ("--order 0", "--order: input should be greater than or equal to 1; given 0."),
+        ("--order 0", "--order: input should be greater than or equal to 1 and at most 9; given 0."),
         (
             "--rate fast",
             "--rate: input should be a valid number, unable to parse string as a number; given 'fast'.",

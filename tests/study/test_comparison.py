@@ -69,6 +69,7 @@ def test_problems_of_a_mapping_say_where(study):
     mapping["repeat"] = 2
     with pytest.raises(ConfigError) as caught:
         compare(mapping)
+    assert caught.value.__suppress_context__, "a traceback would begin with that of pydantic"
     first, second = sorted(str(caught.value).splitlines())
     assert first.startswith("study: runs[0].drafter: unknown drafter 'ecko'. Did you mean 'echo'?")
     assert second.startswith("study: unknown key 'repeat'. Did you mean 'repeats'")

@@ -209,7 +209,7 @@ def study_of_options(
     if prompts is None:
         prompts = prompts_settings(options.prompts) if options.prompts else {"builtin": "heldout"}
     data: dict[str, Any] = {"target": target, "prompts": prompts, "sampling": {}, "generation": {}}
-    names: dict[Keys, str] = {(name,): option_of((name,)) for name in ("target", "prompts")}
+    names: dict[Keys, str] = {("target",): "--target (--model)", ("prompts",): "--prompts"}
     names |= {("target", name): option_of((name,)) for name in ("device", "dtype") if name in options.given()}
     for name, value in options.given().items():
         if name in _PATHS:

@@ -69,7 +69,7 @@ def load_model(
         settings = TargetConfig.model_validate(given)
     except ValidationError as error:
         lines = describe(error, given, lambda *_: str(model), form="python")
-        raise ModelError("\n".join(lines)) from error
+        raise ModelError("\n".join(lines)) from None
     return load_as_set(settings, folder, trust_remote_code=trust_remote_code)
 
 

@@ -152,7 +152,7 @@ class _Loader:
         except ValidationError as error:
             form: Form = "yaml" if self._document.located else "python"
             messages = describe(error, data, self._where, self._written, form=form)
-            raise ConfigError("\n".join([*missing, *messages])) from error
+            raise ConfigError("\n".join([*missing, *messages])) from None
         if missing:
             raise ConfigError("\n".join(missing))
         return config

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from filelock import FileLock, Timeout
 
 from specdec_core.interface.errors import SpecdecError
+from specdec_core.interface.files import in_the_way
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -65,7 +66,7 @@ def make_folder(folder: Path) -> None:
 
 def cannot_store(folder: Path, error: OSError) -> StorageError:
     """Return the error for a folder in which nothing can be stored."""
-    return StorageError(f"{folder}: results cannot be stored there: {error.strerror or error}.")
+    return StorageError(f"{folder}: results cannot be stored: {in_the_way(folder, error)}. Give another --output.")
 
 
 def check_free(folder: Path, what: str = "study") -> None:

@@ -454,8 +454,9 @@ def test_drafters_of_one_name_are_told_apart_by_their_settings():
 
 def test_the_drafters_that_can_be_tried_are_told_from_the_others(record, registry):
     drafters, left_out = default_drafters(record, registry)
-    assert {"again", "prompt-copy", "random"} <= {one["name"] for one in drafters}
+    assert {"prompt-copy", "random"} <= {one["name"] for one in drafters}
     assert {"transformer", "chain", "early-exit", "heads"} <= set(left_out)
+    assert "name it" in left_out["again"], "a plugin of others may call a service"
 
 
 @pytest.mark.parametrize(
