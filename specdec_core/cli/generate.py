@@ -63,6 +63,19 @@ class _TextOptions(TextOptions):
     """The prompts, and the settings of decoding."""
 
     prompts: Annotated[str | None, Option(help=PROMPTS_HELP, metavar="FILE|YAML")] = None
+    presence_penalty: Annotated[
+        float | None, Option(help="Values above 0 discourage tokens that the new text has.  [default: 0]")
+    ] = None
+    frequency_penalty: Annotated[
+        float | None, Option(help="The same for each time that it has them.  [default: 0]")
+    ] = None
+    logit_bias: Annotated[
+        str | None, Option(help='Added to the logits of token ids: {"42": -100}.', metavar="YAML")
+    ] = None
+    bad_words: Annotated[list[str] | None, Option(help="A word that is not generated; may be repeated.")] = None
+    min_new_tokens: Annotated[
+        int | None, Option(help="Number of tokens before which a text does not end.  [default: 0]")
+    ] = None
     constraint: Annotated[
         str | None,
         Option(help="Constrain the text: YAML with json_schema, regex or grammar. Needs specdec-core[grammar]."),

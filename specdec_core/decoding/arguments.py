@@ -118,7 +118,7 @@ def with_options(settings: _Settings, options: Mapping[str, Any], elsewhere: str
     Args:
         settings: The settings.
         options: The keyword arguments.
-        elsewhere: What to say of a keyword that none of the fields resembles.
+        elsewhere: Where the other settings belong.
 
     Raises:
         ArgumentError: The keyword is unknown; with near misses.
@@ -127,9 +127,11 @@ def with_options(settings: _Settings, options: Mapping[str, Any], elsewhere: str
     if not options:
         return settings
     kind = type(settings)
+    others = SamplingSettings.model_fields | GenerationSettings.model_fields
     for name in options:
         if name not in kind.model_fields:
-            raise ArgumentError(f"{unknown_name('keyword argument', name, kind.model_fields)} {elsewhere}")
+            hint, more = (elsewhere, "") if name in others else ("", f" {elsewhere}")
+            raise ArgumentError(unknown_name("keyword argument", name, kind.model_fields, hint) + more)
     try:
         return kind.model_validate({**settings.model_dump(), **options})
     except ValidationError as error:

@@ -55,7 +55,7 @@ from specdec_core.models import LoadedModel
 from specdec_core.models.prefix_cache import PrefixCache
 from specdec_core.sampling.constraints import open_constraints
 from specdec_core.sampling.generators import RowGenerators, row_seed
-from specdec_core.sampling.logits import LogitsToProbs
+from specdec_core.sampling.logits import LogitsToProbs, with_token_ids
 from specdec_core.verification.acceptance import SpeculativeSampling
 
 _TO_GENERATE = "How long to decode, and the seed, are arguments of generate()."
@@ -120,15 +120,16 @@ class Decoder:
                 "wrap_model(model, tokenizer) returns."
             )
         settings = with_options(settings_or_default(SamplingSettings, sampling, "sampling"), options, _TO_GENERATE)
-        settings_or_default(SamplingSettings, draft_sampling, "draft_sampling")
+        drafts = settings_or_default(SamplingSettings, draft_sampling or settings, "draft_sampling")
         self.target = target
         self.gamma: GammaController | None = make_controller("gamma", gamma)
         self._lenience: LenienceController | None = make_controller("lenience", lenience)
         verifier: AcceptanceRule | None = make_controller("rule", rule)
         self._run = run_settings(drafter, self.gamma, self._lenience, verifier, draft_sampling, draft_beams)
         require(self._run.problems(greedy=settings.greedy))
+        settings, drafts = (with_token_ids(one, target.tokenizer, target.vocab_size) for one in (settings, drafts))
         self._to_probs = LogitsToProbs(settings, processors, prove=True)
-        self._draft_to_probs = LogitsToProbs(draft_sampling or settings, processors)
+        self._draft_to_probs = LogitsToProbs(drafts, processors)
         self._strict = strict
         self._rule = verifier or SpeculativeSampling()
         self._sampling = settings
@@ -190,7 +191,7 @@ class Decoder:
         """
         started = perf_counter()
         settings = generation_settings(settings, options)
-        require(self._run.beam_problems(self._sampling, settings))
+        require(self._run.generation_problems(self._sampling, settings))
         if cache is not None:
             self._check_cache(settings)
         ids = [tuple(encode_prompt(self.target, one, str(n))) for n, one in enumerate(as_prompts(prompts))]
@@ -201,22 +202,24 @@ class Decoder:
         generators = _generators(seeds)
         rows = first_rows(self.target, ids, settings.max_new_tokens)
         each = constraint_of_each(constraints, settings, len(rows))
-        limits = open_constraints(each, [row.begin for row in rows], self.target)
+        begins = [row.begin for row in rows]
+        limits = open_constraints(each, begins, self.target)
         stops = self._stop_rule(settings)
+        about = begins, limits, settings.min_new_tokens, stops.eos_ids
 
         def open_steps(guard: PluginGuard) -> tuple[SessionInfo, Batch | BeamBatch]:
             info = session_info(self.target, rows, ids, max_gamma_of(self.drafter, self.gamma, guard))
             if settings.beams > 1:  # beams do not support constraints
                 return info, self._beams.open(info, rows, seeds, guard, settings, stops)
             batch = open_batch(
-                LoopContext(self._draft_to_probs.constrained(limits, drafts=True), generators, guard),
+                LoopContext(self._draft_to_probs.for_batch(*about, drafts=True), generators, guard),
                 self.target,
                 rows,
                 info,
                 self.drafter,
                 self.gamma,
                 self._lenience,
-                to_probs=self._to_probs.constrained(limits),
+                to_probs=self._to_probs.for_batch(*about),
                 stops=stops,
                 rule=self._rule,
                 constraints=limits,

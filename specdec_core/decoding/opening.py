@@ -91,8 +91,7 @@ class LoopContext:
         ) -> InnerLoop:
             if session is None:
                 return InnerLoop(self, info, model, drafter, gamma)
-            # In another vocabulary, the constraint knows none of the tokens.
-            context = replace(self, draft_to_probs=self.draft_to_probs.constrained(None))
+            context = replace(self, draft_to_probs=self.draft_to_probs.in_other_tokens())
             return InnerLoop(context, session, model, drafter, gamma)
 
         return replace(info, loop=open_loop)

@@ -77,15 +77,17 @@ class RunSettings(BaseModel):
                     "rule 'token'.",
                 )
 
-    def beam_problems(
+    def generation_problems(
         self, sampling: SamplingSettings, generation: GenerationSettings
     ) -> Iterator[tuple[str, str]]:
-        """Yield the settings that do not go together with a number of beams, each with the reason.
+        """Yield the settings that do not go together with those of a generation, each with the reason.
 
         Args:
             sampling: The target's sampling settings.
             generation: How long to decode, and with how many beams.
         """
+        if (least := generation.min_new_tokens) > (most := generation.max_new_tokens):
+            yield "min_new_tokens", f"{least} is more than max_new_tokens ({most})."
         beams = generation.beams
         if beams == 1:
             for name in BEAM_SETTINGS:

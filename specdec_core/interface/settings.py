@@ -18,12 +18,15 @@ from pydantic import (
 from specdec_core.interface.constraint import Constraint
 from specdec_core.interface.validated import Validated
 
+_TokenId: TypeAlias = Annotated[int, Field(ge=0)]
+
 
 class SamplingSettings(Validated):
     """How logits become the distribution that is sampled (standardized sampling, section 2.2).
 
-    Each setting maps to the Hugging Face logits processor of the same name, applied in the order of the fields
-    with `repetition_penalty` first, as the library's own `generate` does. Nothing is applied unasked.
+    Names and meaning are those of transformers, vLLM and OpenAI's API. First come `logit_bias`, the penalties and
+    `bad_words`, as in vLLM, then the others in the order of the fields, as in `generate` of transformers. Nothing
+    is applied unasked.
     """
 
     model_config = ConfigDict(allow_inf_nan=False)
@@ -38,6 +41,17 @@ class SamplingSettings(Validated):
     """Keep tokens at least this fraction as probable as the most probable one."""
     repetition_penalty: Annotated[float, Field(gt=0)] = 1.0
     """Divide the scores of tokens that stand in the prefix; 1 is off."""
+    presence_penalty: Annotated[float, Field(ge=-2, le=2)] = 0.0
+    """Subtract this from the scores of tokens that stand in the new text; 0 is off."""
+    frequency_penalty: Annotated[float, Field(ge=-2, le=2)] = 0.0
+    """Subtract this from the score of a token for each time it stands in the new text; 0 is off."""
+    logit_bias: dict[_TokenId, Annotated[float, Field(ge=-100, le=100)]] | None = None
+    """Add to the scores of some token ids: `{"50256": -100}`."""
+    bad_words: tuple[
+        Annotated[str, Field(min_length=1)] | Annotated[tuple[_TokenId, ...], Field(min_length=1)], ...
+    ] = ()
+    """Words that are never completed: texts, tokenized with and without a space before them, or lists of token
+    ids. The prompt may hold the beginning."""
 
     @property
     def greedy(self) -> bool:
@@ -53,6 +67,10 @@ class SamplingOptions(TypedDict, total=False):
     top_p: float | None
     min_p: float | None
     repetition_penalty: float
+    presence_penalty: float
+    frequency_penalty: float
+    logit_bias: Mapping[int, float] | None
+    bad_words: Sequence[str | Sequence[int]]
 
 
 BEAM_SETTINGS = ("length_penalty", "early_stopping", "num_return_sequences")
@@ -66,6 +84,8 @@ class GenerationSettings(Validated):
 
     max_new_tokens: Annotated[int, Field(ge=1)] = 128
     """The most tokens appended to a prompt."""
+    min_new_tokens: Annotated[int, Field(ge=0)] = 0
+    """No end of sequence is emitted before this many new tokens; a stop string still ends a text."""
     stop: tuple[Annotated[str, Field(min_length=1)], ...] = ()
     """Strings that end a sequence; the token that completes one is the last one kept."""
     ignore_eos: bool = False
@@ -91,6 +111,8 @@ class GenerationSettings(Validated):
             raise ValueError("given with 'ignore_eos', but a constraint says where a text ends; remove one")
         if value is not None and info.data.get("beams", 1) > 1:
             raise ValueError("given with 'beams', but beam search takes no constraint; remove one")
+        if value is not None and info.data.get("min_new_tokens"):
+            raise ValueError("given with 'min_new_tokens', but a constraint says where a text ends; remove one")
         return value
 
 
@@ -98,6 +120,7 @@ class GenerationOptions(TypedDict, total=False):
     """The fields of `GenerationSettings` as keyword arguments."""
 
     max_new_tokens: int
+    min_new_tokens: int
     stop: str | Sequence[str]
     ignore_eos: bool
     seed: int

@@ -10,10 +10,10 @@ References:
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from copy import copy
 from types import FunctionType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
 from torch import Tensor
@@ -42,9 +42,39 @@ _PREFIX_FREE = (
     hf.LogitNormalization,
 )
 
+
+class NewTokenPenalties(hf.LogitsProcessor):  # type: ignore[misc]  # transformers is not typed
+    """The presence and the frequency penalty, whose `input_ids` are the new tokens alone."""
+
+    def __init__(self, presence: float, frequency: float) -> None:
+        self._presence, self._frequency = presence, frequency
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        """Return scores less the penalties of the tokens in `input_ids`."""
+        counts = torch.zeros_like(scores).scatter_add_(1, input_ids, scores.new_ones(input_ids.shape))
+        return scores - self._frequency * counts - self._presence * (counts > 0)
+
+
+class MinNewTokens(hf.LogitsProcessor):  # type: ignore[misc]
+    """Excludes the ids that end a sequence while `input_ids`, the new tokens alone, are too few."""
+
+    def __init__(self, least: int, eos_ids: Collection[int]) -> None:
+        self._least, self._eos_ids = least, sorted(eos_ids)
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        """Return the scores, which are changed in place."""
+        if input_ids.shape[1] < self._least:
+            scores[:, self._eos_ids] = -torch.inf
+        return scores
+
+
+_OF_NEW_TEXT = (NewTokenPenalties, MinNewTokens)
+_BY_ID = (*_OF_NEW_TEXT, hf.SequenceBiasLogitsProcessor)
+
 # Of log probabilities, which are at most 0, these make none that is above 0. All others might.
 _NEVER_POSITIVE = (
     *_PREFIX_FREE,
+    MinNewTokens,
     hf.RepetitionPenaltyLogitsProcessor,
     hf.EncoderRepetitionPenaltyLogitsProcessor,
     hf.NoRepeatNGramLogitsProcessor,
@@ -59,7 +89,7 @@ _NEVER_POSITIVE = (
 )
 
 
-PREFIX_READERS = "logits processors and constraints read the text before each position"
+PREFIX_READERS = "logits processors, biases and constraints may read the text before each position"
 """Why what depends on them is not captured."""
 _PROOFS = 8
 """In how many of its first calls a processor that a user gave is asked twice."""
@@ -71,8 +101,8 @@ class LogitsToProbs:
     """Turns logits into probabilities according to sampling settings.
 
     Args:
-        settings: Sampling settings.
-        processors: Further transformers logits processors. They run after the repetition penalty and before the
+        settings: Sampling settings, whose bad words are token ids.
+        processors: Further transformers logits processors. They run after penalties and bad words and before the
             temperature, as in `generate`.
         prove: Watch the attributes of each of them, ask it twice in its first calls, and reject one that keeps
             state.
@@ -90,26 +120,24 @@ class LogitsToProbs:
         prove: bool = False,
     ) -> None:
         self.settings = settings
-        self._chain = [*_penalties(settings), *processors, *_warpers(settings)]
+        self._chain = [*_biases(settings), *processors, *_warpers(settings)]
         self.greedy = settings.greedy
         self._processors = bool(processors)
-        self._temperature_only = not processors and all(
-            isinstance(one, hf.TemperatureLogitsWarper) for one in self._chain
-        )
         self._unproved = dict.fromkeys(map(id, processors), _PROOFS) if prove else {}
-        self._reads_prefix = any(type(one) not in _PREFIX_FREE for one in self._chain)
+        self._begins: Sequence[int] = ()
         self.constraints: Constraints | None = None
         self._of_drafts = False
 
     @property
     def needs_prefix(self) -> bool:
         """Whether the distribution also depends on the preceding tokens."""
-        return self._reads_prefix or self.constraints is not None
+        return self.constraints is not None or any(type(one) not in _PREFIX_FREE for one in self._chain)
 
     @property
     def temperature_only(self) -> bool:
         """Whether only the temperature is applied, or greedy decoding."""
-        return self._temperature_only and self.constraints is None
+        by_temperature = all(isinstance(one, hf.TemperatureLogitsWarper) for one in self._chain)
+        return by_temperature and not self._processors and self.constraints is None
 
     @property
     def settings_only(self) -> bool:
@@ -128,21 +156,42 @@ class LogitsToProbs:
             known = type(one) is hf.LogitNormalization or (known and lowers)
         return known
 
-    def constrained(self, constraints: Constraints | None, *, drafts: bool = False) -> Self:
-        """Return the same for the rows of a batch whose texts are constrained.
+    def for_batch(
+        self,
+        begins: Sequence[int],
+        constraints: Constraints | None = None,
+        min_new_tokens: int = 0,
+        eos_ids: Collection[int] = (),
+        *,
+        drafts: bool = False,
+    ) -> Self:
+        """Return the same for the rows of a batch; the prefixes are then a number of each row, row by row.
 
         Illegal tokens are excluded before everything else, so that top-k and top-p choose among legal ones, and
         the softmax renormalizes: structured output of vLLM has the same order.
 
         Args:
-            constraints: Those of the batch; the prefixes are then a number of each row, row by row. None for none.
+            begins: Number of tokens before the new text of each row; none where prefixes are of no such number,
+                so that what goes by new tokens is left out.
+            constraints: Those of the batch; None for none.
+            min_new_tokens: No row ends before it has this many new tokens.
+            eos_ids: Ids that end a sequence.
             drafts: Whether this is q, which need not equal p: where the logits leave no legal token, such as those
                 of a drafter with a smaller vocabulary, nothing is excluded.
         """
-        if constraints is self.constraints:
-            return self
         made = copy(self)
-        made.constraints, made._of_drafts = constraints, drafts
+        made._begins, made.constraints, made._of_drafts = begins, constraints, drafts
+        if not begins:
+            made._chain = [one for one in self._chain if not isinstance(one, _OF_NEW_TEXT)]
+        elif min_new_tokens and eos_ids:
+            made._chain = [MinNewTokens(min_new_tokens, eos_ids), *self._chain]
+        return made
+
+    def in_other_tokens(self) -> Self:
+        """Return the same for drafts in another vocabulary, without what goes by token ids."""
+        made = copy(self)
+        made.constraints = None
+        made._chain = [one for one in self._chain if not isinstance(one, _BY_ID)]
         return made
 
     def legal_only_(self, q: Tensor, prefixes: Callable[[], Sequence[Sequence[int]]]) -> Tensor:
@@ -190,6 +239,9 @@ class LogitsToProbs:
         self, processor: hf.LogitsProcessor, scores: Tensor, prefixes: Sequence[Sequence[int]]
     ) -> Tensor:
         """Apply a processor to scores `[N, V]`, each with its own prefix."""
+        if isinstance(processor, _OF_NEW_TEXT):
+            each = len(prefixes) // len(self._begins)
+            prefixes = [prefix[self._begins[n // each] :] for n, prefix in enumerate(prefixes)]
         # One position at a time: prefixes differ in length, and a processor would read padding as text.
         rows = [applied(processor, [prefix], scores[n : n + 1]) for n, prefix in enumerate(prefixes)]
         return torch.cat(rows)
@@ -279,10 +331,52 @@ def argmax(scores: Tensor) -> Tensor:
 _NO_PREFIX: Tensor = torch.empty(1, 0, dtype=torch.long)
 
 
-def _penalties(settings: SamplingSettings) -> list[hf.LogitsProcessor]:
-    if settings.repetition_penalty == 1:
-        return []
-    return [hf.RepetitionPenaltyLogitsProcessor(penalty=settings.repetition_penalty)]
+def with_token_ids(settings: SamplingSettings, tokenizer: Any, vocab_size: int) -> SamplingSettings:
+    """Return settings whose bad words are token ids, as vLLM tokenizes them (`SamplingParams.bad_words`).
+
+    Args:
+        settings: Sampling settings.
+        tokenizer: The target's; None if it has none.
+        vocab_size: V.
+
+    Raises:
+        ConfigError: There is no tokenizer for a bad word, or a token id is too large.
+    """
+    words = tuple(ids for word in settings.bad_words for ids in _spellings(word, tokenizer))
+    for name, given in (("logit_bias", settings.logit_bias or ()), ("bad_words", set().union(*words))):
+        last = max(given, default=0)
+        if last >= vocab_size:
+            raise ConfigError(f"{name}: token id {last} was given; those of the target are 0 to {vocab_size - 1}.")
+    return settings.model_copy(update={"bad_words": words})
+
+
+def _spellings(word: str | tuple[int, ...], tokenizer: Any) -> Iterator[tuple[int, ...]]:
+    if not isinstance(word, str):
+        yield word
+        return
+    if tokenizer is None:
+        raise ConfigError(f"bad_words: {word!r} was given, but the target has no tokenizer; give token ids.")
+    bare, spaced = (
+        tuple(tokenizer.encode(space + (word.lstrip() or word), add_special_tokens=False)) for space in ("", " ")
+    )
+    yield bare
+    # At the beginning of a word, if that is a token of its own.
+    if len(spaced) == len(bare) and spaced[:1] != bare[:1]:
+        yield spaced
+
+
+def _biases(settings: SamplingSettings) -> list[hf.LogitsProcessor]:
+    """Return what comes before the processors of a user, in the order of vLLM."""
+    chain: list[hf.LogitsProcessor] = []
+    if settings.logit_bias:
+        chain.append(hf.SequenceBiasLogitsProcessor({(id_,): bias for id_, bias in settings.logit_bias.items()}))
+    if settings.repetition_penalty != 1:
+        chain.append(hf.RepetitionPenaltyLogitsProcessor(penalty=settings.repetition_penalty))
+    if settings.presence_penalty or settings.frequency_penalty:
+        chain.append(NewTokenPenalties(settings.presence_penalty, settings.frequency_penalty))
+    if settings.bad_words:
+        chain.append(hf.NoBadWordsLogitsProcessor([list(ids) for ids in settings.bad_words]))
+    return chain
 
 
 def _warpers(settings: SamplingSettings) -> list[hf.LogitsProcessor]:
@@ -303,7 +397,9 @@ def _warpers(settings: SamplingSettings) -> list[hf.LogitsProcessor]:
 
 def applied(processor: hf.LogitsProcessor, prefixes: Sequence[Sequence[int]], scores: Tensor) -> Tensor:
     """Return the scores of positions with prefixes of one length, `[N, V]`; a processor may write into its own."""
-    result: Tensor = processor(uploaded([list(prefix) for prefix in prefixes], scores.device), scores.clone())
+    result: Tensor = processor(
+        uploaded([list(prefix) for prefix in prefixes], scores.device, torch.long), scores.clone()
+    )
     return result
 
 

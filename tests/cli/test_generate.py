@@ -26,11 +26,11 @@ def generate(toys, model_folder):
     return run
 
 
-def text_of(model_folder, *, sampling=None, prompt="a b c"):
+def text_of(model_folder, *, sampling=None, prompt="a b c", **settings):
     from specdec_core import Decoder, GenerationSettings, SamplingSettings, load_model
 
     decoder = Decoder(load_model(model_folder), sampling=SamplingSettings(**(sampling or {})))
-    return decoder.generate([prompt], GenerationSettings(max_new_tokens=10)).sequences[0].text
+    return decoder.generate([prompt], GenerationSettings(max_new_tokens=10, **settings)).sequences[0].text
 
 
 def test_the_text_is_streamed_to_standard_output(generate, model_folder):
@@ -314,6 +314,14 @@ def test_beams_are_shown_with_their_scores(generate):
     drafter = ("--drafter", "{name: echo, token: 2}", "--gamma", "2", "--draft-beams", "4")
     drafted = generate("a b c", *beams, *drafter)
     assert drafted.stdout == plain.stdout
+
+
+def test_penalties_biases_and_bad_words_shape_the_text(generate, model_folder):
+    options = "--presence-penalty 0.5 --frequency-penalty 2 --logit-bias {'7':9} --bad-words g --min-new-tokens 10"
+    result = generate("a b c", "--temperature", "0", *options.split())
+    sampling = {"presence_penalty": 0.5, "frequency_penalty": 2, "logit_bias": {7: 9}, "bad_words": ["g"]}
+    expected = text_of(model_folder, sampling={"temperature": 0, **sampling}, min_new_tokens=10)
+    assert result.stdout == expected + "\n", result.stderr
 
 
 def test_a_constraint_shapes_the_text_and_its_forced_tokens_are_marked():

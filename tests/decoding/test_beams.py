@@ -217,16 +217,25 @@ def test_one_new_token_and_a_prompt_of_the_maximum_length(ending):
 @pytest.mark.parametrize("family", ["gpt2", "bart"])
 def test_logits_processors_see_the_text_of_each_beam(family, device):
     model, target, small = models(family, device)
-    decoder = Decoder(
-        target, Small(target, small), gamma=2, temperature=0, repetition_penalty=1.3, draft_beams=4, strict=True
-    )
-    plain = Decoder(target, temperature=0, repetition_penalty=1.3)
-    texts, settings = prompts(2), {"beams": 3, "max_new_tokens": 8, "num_return_sequences": 3}
+    sampling = {"temperature": 0, "repetition_penalty": 1.3}
+    ours = {**sampling, "bad_words": [[9], [10, 11]], "logit_bias": {12: 1.5}, "frequency_penalty": 1e-9}
+    decoder = Decoder(target, Small(target, small), gamma=2, draft_beams=4, strict=True, **ours)
+    plain = Decoder(target, **ours)
+    texts = prompts(2)
+    settings = {"beams": 3, "max_new_tokens": 8, "num_return_sequences": 3, "min_new_tokens": 6}
     result = decoder.generate(texts, **settings)
     assert result.metrics.target_calls < plain.generate(texts, **settings).metrics.target_calls
     for number, prompt in enumerate(texts):
         rows, scores, _ = library(
-            model, prompt, num_beams=3, num_return_sequences=3, max_new_tokens=8, repetition_penalty=1.3
+            model,
+            prompt,
+            num_beams=3,
+            num_return_sequences=3,
+            max_new_tokens=8,
+            min_new_tokens=6,
+            repetition_penalty=1.3,
+            bad_words_ids=[[9], [10, 11]],
+            sequence_bias={(12,): 1.5},
         )
         mine = result[number * 3 : number * 3 + 3]
         assert [one.tokens for one in mine] == rows

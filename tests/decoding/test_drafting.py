@@ -211,7 +211,7 @@ def test_candidates_that_a_constraint_excludes_give_way_to_an_allowed_token():
         def legal(self, prefixes, device):
             return (torch.arange(V) % 2 == 0).expand(len(prefixes), V).clone()
 
-    to_probs = LogitsToProbs(SamplingSettings()).constrained(OnlyEven(), drafts=True)
+    to_probs = LogitsToProbs(SamplingSettings()).for_batch((), OnlyEven(), drafts=True)
     made = DraftRecorder(to_probs, RowGenerators((1, 2)), 2, V, GAMMA, "cpu")
     made.start([[1], [2]], (1, 1))
     rows = [Candidates(np.array(ids), np.zeros(len(ids), np.float32)) for ids in ([7, 9], [3, 8])]

@@ -106,7 +106,11 @@ def test_lenience_and_what_it_costs(device, seen, lenience, temperature, who):
 @pytest.mark.parametrize(
     ("settings", "reason", "uncaptured"),
     [
-        ({"repetition_penalty": 1.2}, "logits processors and constraints read the text", {"drafts", "verified"}),
+        (
+            {"repetition_penalty": 1.2},
+            "logits processors, biases and constraints may read",
+            {"drafts", "verified"},
+        ),
         ({"rule": "block"}, "BlockRule", {"verified"}),
         ({"gamma": {"name": "tree", "widths": (2, 1)}}, "token trees", {"verified"}),
         ({"gamma": {"name": "confidence", "threshold": 0.1, "max_gamma": 3}}, "reads the confidence", {"drafts"}),

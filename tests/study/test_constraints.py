@@ -104,9 +104,11 @@ def test_without_llguidance_the_error_names_the_extra(monkeypatch):
     assert "pip install 'specdec-core[grammar]'" in problem_of(STUDY)
 
 
-def test_constrained_texts_are_neither_recorded_nor_replayed(tmp_path):
-    study = load_study(STUDY)
-    with pytest.raises(ConfigError, match="constraint cannot be recorded"):
+@pytest.mark.parametrize("key", ["constraint", "min_new_tokens"])
+def test_some_texts_are_neither_recorded_nor_replayed(tmp_path, key):
+    least = {"constraint": None, "generation": {"min_new_tokens": 4}} if key == "min_new_tokens" else {}
+    study = load_study({**STUDY, **least})
+    with pytest.raises(ConfigError, match=f"{key} cannot be recorded"):
         record_study(study, tmp_path / "record", Watcher())
-    with pytest.raises(ConfigError, match="constrained texts cannot be replayed"):
+    with pytest.raises(ConfigError, match=f"{key}.* cannot be replayed"):
         check_replayable(generation=study.tasks[0].generation)

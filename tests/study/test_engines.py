@@ -264,10 +264,13 @@ def test_a_server_that_tells_nothing(serve):
     assert row.tokens_per_second > 0
 
 
+OPENAI = {"presence_penalty": 0.5, "frequency_penalty": -0.5, "logit_bias": {5: 1.0}}
+
+
 def test_settings_reach_the_server(serve):
     server = serve(owner="llamacpp")
     more = {
-        "sampling": {"temperature": 0.5, "top_p": 0.9, "top_k": 7, "repetition_penalty": 1.1},
+        "sampling": {"temperature": 0.5, "top_p": 0.9, "top_k": 7, "repetition_penalty": 1.1, **OPENAI},
         "generation": {"max_new_tokens": TOKENS, "ignore_eos": True, "seed": 3},
         "prompts": {"texts": PROMPTS, "chat": True, "system": "Be brief."},
     }
@@ -280,6 +283,7 @@ def test_settings_reach_the_server(serve):
         **{"own": 1},
     }
     assert last["ignore_eos"] is True
+    assert {key: last[key] for key in OPENAI} == {**OPENAI, "logit_bias": {"5": 1.0}}
     assert len({one["seed"] for one in server.asked}) == len(PROMPTS)
 
 
@@ -327,7 +331,7 @@ def test_a_server_is_sent_nothing_that_it_does_not_know(serve):
     )
     assert set(server.asked[-1]) == {"model", "prompt", "max_tokens", "seed", "temperature"}
     more = {"generation": {"max_new_tokens": TOKENS, "ignore_eos": True}}
-    with pytest.raises(SpecdecError, match="OpenAI's API has no 'ignore_eos'"):
+    with pytest.raises(SpecdecError, match="OpenAI's API have no 'ignore_eos'"):
         compare(study(server, run_of(server), **more), progress=False)
     assert not found.errors
 

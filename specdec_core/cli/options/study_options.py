@@ -42,7 +42,7 @@ _PATHS: dict[str, tuple[str, ...]] = {
     "batch_size": ("batch_size",),
 }
 """The keys in a study of what options set."""
-_YAML = ("constraint", "early_stopping")
+_YAML = ("constraint", "early_stopping", "logit_bias")
 """Options whose values are YAML."""
 
 

@@ -71,7 +71,9 @@ class BeamDecoder:
         beams, levels = settings.beams, info.max_gamma
         width = self.draft_beams or beams
         candidates = BeamRules.count_candidates(beams, len(stops.eos_ids))
-        bounded = self.to_probs.never_positive
+        begins = [row.begin for row in rows]
+        to_probs = self.to_probs.for_batch(begins, None, settings.min_new_tokens, stops.eos_ids)
+        bounded = to_probs.never_positive
         prompts = [_prompt(row, settings, stops, candidates, bounded=bounded) for row in rows]
         copies = [replace(row, tokens=list(row.tokens)) for row in rows for _ in range(beams)]
         sources = None if info.sources is None else [source for source in info.sources for _ in range(beams)]
@@ -93,14 +95,14 @@ class BeamDecoder:
         search = DraftSearch(beams, width, tuple(stops.eos_ids))
         each = RowGenerators([row_seed(seed, beam) for seed in seeds for beam in range(beams)])
         rows_room = tuple(n for n in room for _ in range(beams))
-        proposer = LoopContext(self.draft_to_probs, each, guard).open_drafting(
+        proposer = LoopContext(self.draft_to_probs.for_batch(()), each, guard).open_drafting(
             self.drafter,
             gamma,
             spread,
             BatchInfo(len(copies), spread.max_gamma, rows_room, greedy=True),
             new_tree=search,
         )
-        return BeamBatch(prompts, copies, session, proposer, gamma, search, self.to_probs, candidates)
+        return BeamBatch(prompts, copies, session, proposer, gamma, search, to_probs, candidates)
 
     def generations(
         self, batch: BeamBatch, prompts: Sequence[Sequence[int]], returned: int

@@ -38,7 +38,7 @@ from specdec_core.interface.settings import SamplingSettings
 from specdec_core.models import LoadedModel, wrap_model
 from specdec_core.models.loaded import vocab_size_of
 from specdec_core.sampling.generators import RowGenerators
-from specdec_core.sampling.logits import LogitsToProbs
+from specdec_core.sampling.logits import LogitsToProbs, with_token_ids
 from specdec_core.verification import SpeculativeSampling
 
 
@@ -176,8 +176,9 @@ class GenerateWith:
         drafts = (
             PreparedProcessors(*prepared, do_sample=sampled)
             if self._draft_sampling is None
-            else LogitsToProbs(self._draft_sampling)
+            else LogitsToProbs(with_token_ids(self._draft_sampling, target.tokenizer, target.vocab_size))
         )
+        drafts = drafts.for_batch([len(row) for row in call.rows])
         require(self._run.problems(greedy=not sampled))
         # Greedy decoding leaves torch's generator alone, as plain `generate` does.
         seeds = torch.randint(2**62, (count,)).tolist() if sampled else range(count)

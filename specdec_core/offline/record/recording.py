@@ -236,8 +236,8 @@ def _check_tasks(tasks: Sequence[Task]) -> None:
             "choose the tasks of one with --task."
         )
     for task in tasks:
-        for key, set_there in (("constraint", task.generation.constraint), ("beams", task.generation.beams > 1)):
-            if set_there:
+        for key in ("constraint", "beams", "min_new_tokens"):
+            if getattr(task.generation, key) != GenerationSettings.model_fields[key].default:
                 raise ConfigError(
                     task.with_task(f"generation.{key} cannot be recorded, as no replay knows it. Compare live.")
                 )

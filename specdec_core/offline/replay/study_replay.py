@@ -433,9 +433,11 @@ def check_replayable(
         )
     if generation is not None and generation.beams > 1:
         raise ConfigError("beam search cannot be replayed: the record holds one text, and no beams. Set beams: 1.")
+    if generation is not None and generation.min_new_tokens:
+        raise ConfigError("min_new_tokens cannot be replayed: compare live, or remove it.")
     if generation is not None and generation.constraint is not None:
         raise ConfigError(
-            "constrained texts cannot be replayed: the record holds p without a constraint. Compare live, or "
+            "a constraint cannot be replayed: the record holds p without a constraint. Compare live, or "
             "remove `constraint`."
         )
 

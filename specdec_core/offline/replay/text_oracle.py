@@ -36,7 +36,7 @@ from specdec_core.models.device import inference_only
 from specdec_core.offline.record.format import RecordedText
 from specdec_core.offline.replay.forced import ForcedContext, ForcedSampler
 from specdec_core.sampling.generators import RowGenerators, row_seed
-from specdec_core.sampling.logits import LogitsToProbs
+from specdec_core.sampling.logits import LogitsToProbs, with_token_ids
 from specdec_core.verification.distributions import dense, density
 
 _CERTAIN = 1 - 1e-6
@@ -152,7 +152,8 @@ class TextOracle(Oracle):
         # Draws beyond the end of a text are free.
         generators = RowGenerators([row_seed(row_seed(0, one.text.number), one.text.sample) for one in texts])
         make = LoopContext if live else partial(ForcedContext, texts=self._whole)
-        context = make(LogitsToProbs(draft_sampling or sampling), generators, self._guard)
+        settings = with_token_ids(draft_sampling or sampling, drafter.target.tokenizer, info.vocab_size)
+        context = make(LogitsToProbs(settings).for_batch(begins), generators, self._guard)
         self.sampler = ForcedSampler(self._whole, info.device)
         self._budget: Sequence[int] = ()
         self._told: list[list[float]] = []  # what a controller would be told of the tokens of each row

@@ -54,7 +54,7 @@ def run_problems(
     yield from _rules(runs, of_run)
     if config.lossless:
         yield from _lossy(runs, of_run)
-    yield from _beams(config, runs, tasks, of_run)
+    yield from _generations(config, runs, tasks, of_run)
     yield from _engines(config, runs, of_run, tasks)
 
 
@@ -110,19 +110,19 @@ def _lossy(runs: Sequence[Run], of_run: Sequence[Sequence[Task]]) -> Iterator[Pr
             )
 
 
-def _beams(
+def _generations(
     config: StudyConfig, runs: Sequence[Run], tasks: Sequence[Task], of_run: Sequence[Sequence[Task]]
 ) -> Iterator[Problem]:
-    """Yield settings that do not go together with a task's number of beams."""
+    """Yield settings that do not go together with how a task generates."""
     for index, task in enumerate(tasks):
-        for name, problem in RunSettings().beam_problems(task.sampling, task.generation):
+        for name, problem in RunSettings().generation_problems(task.sampling, task.generation):
             part = "sampling" if name == "temperature" else "generation"
             written = config.tasks is not None and getattr(config.tasks[index], part) is not None
             keys: Keys = ("tasks", index, part, name) if written else (part, name)
             yield Problem(keys, problem, f"{_in_tasks([task])}{part}.{name}: ")
     for index, (run, compared) in enumerate(zip(runs, of_run, strict=True)):
         for task in compared:
-            for name, problem in run.beam_problems(task.sampling, task.generation):
+            for name, problem in run.generation_problems(task.sampling, task.generation):
                 if name in RunSettings.model_fields:
                     yield Problem(("runs", index, name), problem, f"{_in_tasks([task])}{name}: ")
 

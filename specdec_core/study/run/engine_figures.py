@@ -18,15 +18,13 @@ ASKED: Mapping[str, Mapping[str, Any]] = {
 }
 """Fields of a request by engine, as it names itself as the owner of its models; any other gets OpenAI's alone."""
 
+OPENAI = ("temperature", "top_p", "presence_penalty", "frequency_penalty", "logit_bias")
+"""Settings of OpenAI's API, under its names."""
+_SAME = {name: name for name in ("top_k", "min_p", "repetition_penalty", "ignore_eos")}
 SETTINGS: Mapping[str, Mapping[str, str]] = {
-    "vllm": {name: name for name in ("top_k", "min_p", "repetition_penalty", "ignore_eos")},
-    "sglang": {name: name for name in ("top_k", "min_p", "repetition_penalty", "ignore_eos")},
-    "llamacpp": {
-        "top_k": "top_k",
-        "min_p": "min_p",
-        "repetition_penalty": "repeat_penalty",
-        "ignore_eos": "ignore_eos",
-    },
+    "vllm": {**_SAME, "bad_words": "bad_words", "min_new_tokens": "min_tokens"},
+    "sglang": {**_SAME, "min_new_tokens": "min_tokens"},
+    "llamacpp": {**_SAME, "repetition_penalty": "repeat_penalty"},
 }
 """How each engine calls the settings that OpenAI's API lacks."""
 

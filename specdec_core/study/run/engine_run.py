@@ -18,6 +18,7 @@ from specdec_core.study.config.schema import EngineConfig
 from specdec_core.study.report.quality import Output
 from specdec_core.study.run.engine_figures import (
     ASKED,
+    OPENAI,
     OUTGROWN,
     SETTINGS,
     Answer,
@@ -192,22 +193,21 @@ class EngineRun:
     def _request_fields(self) -> dict[str, Any]:
         """Return the fields of every request: the settings that are not the server's defaults."""
         sampling, generation = self._job.sampling, self._job.generation
-        own = {name: getattr(sampling, name) for name in ("top_k", "min_p") if getattr(sampling, name) is not None}
-        if sampling.repetition_penalty != 1:
-            own["repetition_penalty"] = sampling.repetition_penalty
-        if generation.ignore_eos:
-            own["ignore_eos"] = True
+        given = sampling.model_dump(exclude_defaults=True)
+        given |= generation.model_dump(include={"ignore_eos", "min_new_tokens"}, exclude_defaults=True)
+        own = {name: value for name, value in given.items() if name not in OPENAI}
         names = SETTINGS.get(self._kind or "", {})
         if unknown := [name for name in own if name not in names]:
             raise EngineError(
-                f"{self._config.url}: this server does not say that it is vLLM, SGLang or llama.cpp, and OpenAI's "
-                f"API has no {', '.join(map(repr, unknown))}. Remove the setting from the study."
+                f"{self._config.url}: this server ({self._kind or 'of unknown kind'}) and OpenAI's API have no "
+                f"{', '.join(map(repr, unknown))}. Remove the setting from the study."
             )
+        if not all(isinstance(word, str) for word in sampling.bad_words):
+            raise EngineError(f"{self._config.url}: a server takes bad words as texts, not as token ids.")
         if self._kind is None and any(prompt.tokens is not None for prompt in self._prompts):
             raise EngineError(f"{self._config.url}: this server takes texts, and the prompts are token ids.")
         fields: dict[str, Any] = {"temperature": sampling.temperature}
-        if sampling.top_p is not None:
-            fields["top_p"] = sampling.top_p
+        fields |= {name: value for name, value in given.items() if name in OPENAI}
         if generation.stop:
             fields["stop"] = list(generation.stop)
         more = {**ASKED.get(self._kind or "", {}), **{names[name]: value for name, value in own.items()}}

@@ -20,22 +20,30 @@ from specdec_core.testing.harness.statistics import SUSPICIOUS, UNREMARKABLE, fa
 from specdec_core.testing.harness.tiny_target import PROMPT, uncached_logits
 
 
-def adjusted(logits: Tensor, settings: SamplingSettings, prefix: Sequence[int] = ()) -> Tensor:
+def adjusted(logits: Tensor, settings: SamplingSettings, prefix: Sequence[int] = (), begin: int = 0) -> Tensor:
     """Return the distribution after sampling settings (section 2.2 of arXiv 2211.17192).
 
     Args:
         logits: `[V]` float.
-        settings: Temperature, top-k, top-p and repetition penalty. Temperature 0 is greedy.
-        prefix: The tokens before, for the repetition penalty.
+        settings: Temperature, top-k, top-p, penalties, biases and bad words as ids. Temperature 0 is greedy.
+        prefix: The tokens before, for the penalties and bad words.
+        begin: Number of them before the new text.
 
     Returns:
         `[V]` float64 on the CPU.
     """
     logits = logits.double().cpu().clone()
+    for token, bias in (settings.logit_bias or {}).items():
+        logits[token] += bias
     if settings.repetition_penalty != 1:
         for token in set(prefix):
             factor = settings.repetition_penalty
             logits[token] = logits[token] / factor if logits[token] > 0 else logits[token] * factor
+    for token, count in Counter(prefix[begin:]).items():
+        logits[token] -= settings.presence_penalty + settings.frequency_penalty * count
+    for first, last in ((word[:-1], word[-1]) for word in settings.bad_words if not isinstance(word, str)):
+        if first == tuple(prefix[len(prefix) - len(first) :]):
+            logits[last] = -torch.inf
     if settings.greedy:
         return torch.nn.functional.one_hot(logits.argmax(), len(logits)).double()
     p = torch.softmax(logits / settings.temperature, dim=0)
@@ -67,7 +75,9 @@ def continuations(
         longer: dict[tuple[int, ...], float] = {}
         logits = uncached_logits(model, [[*begin, *tokens] for tokens in unfinished], prompt)[:, -1]
         for (tokens, weight), scores in zip(unfinished.items(), logits, strict=True):
-            for token, probability in enumerate(adjusted(scores, settings, [*begin, *tokens]).tolist()):
+            for token, probability in enumerate(
+                adjusted(scores, settings, [*begin, *tokens], len(begin)).tolist()
+            ):
                 if probability > 0:
                     group = finished if token in model.eos_ids else longer
                     group[(*tokens, token)] = weight * probability

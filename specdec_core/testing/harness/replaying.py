@@ -86,7 +86,7 @@ def recorded_texts(
         for i in range(len(row)):
             before = tuple(row[:i])
             if before not in known:
-                known[before] = adjusted(scores[i], sampling, [*begin, *before]).float()
+                known[before] = adjusted(scores[i], sampling, [*begin, *before], len(begin)).float()
             p_of_each.append(known[before])
         p, top = torch.stack(p_of_each), torch.stack(p_of_each).topk(top_k)
         reason = "length" if len(row) == limit else "eos" if row[-1] in target.eos_ids else "context"

@@ -158,7 +158,8 @@ class SessionDriver:
             trees=tree is not None,
         )
         batch = BatchInfo(len(rows), max_gamma, (CAPACITY,) * len(rows), self.sampling.greedy)
-        context = LoopContext(LogitsToProbs(self.sampling), self._generators, PluginGuard(strict=True))
+        to_probs = LogitsToProbs(self.sampling).for_batch(list(map(len, rows)))
+        context = LoopContext(to_probs, self._generators, PluginGuard(strict=True))
         asked = ScriptedGamma(max_gamma, lambda: self._plan, keep_drafting)
         with calling(self.log, "a DraftSession"):
             self._proposer = context.open_drafting(drafter, asked, self.info, batch)

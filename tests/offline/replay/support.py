@@ -99,7 +99,7 @@ class _Distribution:
     def p(self, text: Text) -> np.ndarray:
         if text not in self._known:
             logits = uncached_logits(self._target, [[*self._prompt, *text]])[0, -1]
-            self._known[text] = adjusted(logits, self._sampling, [*self._prompt, *text]).numpy()
+            self._known[text] = adjusted(logits, self._sampling, [*self._prompt, *text], len(self._prompt)).numpy()
         return self._known[text]
 
     def pairs(self, q_of: QOf, text: Text, draft: Text) -> list[tuple[np.ndarray, np.ndarray]]:

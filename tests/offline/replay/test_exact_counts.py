@@ -21,6 +21,7 @@ from tests.offline.replay.cases import (
     target,
 )
 from tests.offline.replay.support import (
+    PROMPT,
     all_texts,
     expected_by_enumeration,
     expected_by_replay,
@@ -81,14 +82,15 @@ def test_drafts_with_sampling_settings_of_their_own(case: str, sampling: str, te
 
 
 @pytest.mark.parametrize("temperature", [0, 1])
-def test_repetition_penalty_sees_the_text(temperature: float) -> None:
+@pytest.mark.parametrize("penalty", ["repetition_penalty", "frequency_penalty"])
+def test_penalties_see_the_text(temperature: float, penalty: str) -> None:
     """Greedy drafts keep their argmax, but the next token is penalized for the text's."""
-    sampling = SamplingSettings(temperature=temperature, repetition_penalty=3.0)
+    sampling = SamplingSettings(temperature=temperature, **{penalty: 2.0})
     drafter = TableDrafter(VOCAB)
 
     def q_of(prefix: tuple[int, ...], draft: tuple[int, ...]) -> Any:
         text = (*prefix, *draft)
-        q = adjusted(drafter.table[text[-1]], sampling, text).numpy()
+        q = adjusted(drafter.table[text[-1]], sampling, text, len(PROMPT)).numpy()
         return int(q.argmax()) if sampling.greedy else q
 
     texts, weights = all_texts(target(), sampling)
