@@ -255,11 +255,11 @@ def _decode(task: Task, run: Run, how: _Decoding) -> None:
     traces: list[dict[str, Any]] = []
     # Text that goes elsewhere is not seen to grow.
     unseen = shown and not sys.stdout.isatty()
-    conversation = Conversations(decoder, 1)
+    conversation = Conversations(decoder, 0)
     for number, (written, prompt) in enumerate(zip(task.prompts, prompts, strict=True), start=1):
         if written.turn == 1:
             conversation.close()
-            conversation = Conversations(decoder, 1)
+            conversation = Conversations(decoder, 1, written.metadata)
         if len(prompts) > 1:
             output_console().print(f"--- prompt {written.id}", soft_wrap=True)
         with TerminalProgress(errors, quiet=not unseen) as progress, warnings.catch_warnings():

@@ -45,6 +45,9 @@ RuleLike: TypeAlias = AcceptanceRule | PluginName
 ConstraintLike: TypeAlias = Constraint | Mapping[str, Any]
 """A constraint on a text: a `Constraint`, or a mapping with its fields."""
 
+Metadata: TypeAlias = Mapping[str, Any] | Sequence[Mapping[str, Any] | None] | None
+"""What drafters are told of the prompts: a mapping for all of them, or one for each."""
+
 _Settings = TypeVar("_Settings", bound=BaseModel)
 _BASES: Mapping[str, type] = {
     "drafter": Drafter,
@@ -196,6 +199,28 @@ def constraint_of_each(
     return [
         with_options(settings, {"constraint": one}, "It is a field of a constraint.").constraint for one in given
     ]
+
+
+def metadata_of_each(given: Metadata, count: int) -> list[Mapping[str, Any]]:
+    """Return the metadata of each sequence.
+
+    Args:
+        given: What was passed as `metadata`.
+        count: Number of sequences.
+
+    Raises:
+        ArgumentError: It is neither a mapping nor a sequence of mappings.
+        ConfigError: There are more or fewer than sequences.
+    """
+    each = [given] * count if given is None or isinstance(given, Mapping) else list(given)
+    if not all(one is None or isinstance(one, Mapping) for one in each):
+        raise ArgumentError(
+            f"metadata={given!r} was given; it takes a mapping such as {{'user': 'ann'}}, or a sequence with one, "
+            "or None, for each prompt."
+        )
+    if len(each) != count:
+        raise ConfigError(f"{len(each)} metadata were given for {count} prompts; one each is needed, or None.")
+    return [one or {} for one in each]
 
 
 def run_settings(

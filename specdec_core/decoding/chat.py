@@ -7,7 +7,7 @@ from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeAlias, Unpack
 
-from specdec_core.decoding.arguments import generation_settings
+from specdec_core.decoding.arguments import Metadata, generation_settings, metadata_of_each
 from specdec_core.decoding.counts import Metrics, RequestMetrics
 from specdec_core.decoding.observers import Observer
 from specdec_core.decoding.prompt_ids import Prompt, encode_prompt, leaves_room
@@ -41,14 +41,16 @@ class Conversations:
     Args:
         decoder: Decodes the answers.
         count: Number of conversations.
+        metadata: That of each conversation, for all of its turns; see `Decoder.generate`.
 
     Attributes:
         histories: The messages of each conversation, its answers included.
         cache: The target's cache.
     """
 
-    def __init__(self, decoder: Decoder, count: int) -> None:
+    def __init__(self, decoder: Decoder, count: int, metadata: Metadata = None) -> None:
         self._decoder = decoder
+        self._metadata = metadata_of_each(metadata, count)
         self.histories: list[tuple[Message, ...]] = [()] * count
         self.cache = PrefixCache()
 
@@ -91,7 +93,8 @@ class Conversations:
         # The messages of each conversation up to its next answer.
         said = {n: (*self.histories[n], *turn.messages) for n, turn in enumerate(turns) if isinstance(turn, Turn)}
         prompts, cache = self._prompts(turns, said, settings)
-        result = yield from self._decoder.stream(prompts, settings, observers, seeds, cache=cache)
+        told = [one for one, turn in zip(self._metadata, turns, strict=True) if turn is not None]
+        result = yield from self._decoder.stream(prompts, settings, observers, seeds, cache=cache, metadata=told)
         self._keep(turns, said, result, settings)
         return result
 
@@ -148,6 +151,7 @@ def answers(
     observers: Sequence[Observer] = (),
     *,
     seeds: Sequence[Sequence[int]],
+    metadata: Metadata = None,
 ) -> Iterator[tuple[list[int], BatchResult]]:
     """Decode conversations side by side; yield the result of each turn, and whose turn it is.
 
@@ -160,11 +164,12 @@ def answers(
         settings: How long to decode an answer.
         observers: Called after every step.
         seeds: One for each turn of each conversation.
+        metadata: That of each conversation.
 
     Raises:
         SpecdecError: As for `Decoder.generate`, or a template rejects a conversation.
     """
-    with closing(Conversations(decoder, len(conversations))) as talk:
+    with closing(Conversations(decoder, len(conversations), metadata)) as talk:
         ended: set[int] = set()
         for turn in range(max(map(len, conversations))):
             going = [number for number, turns in enumerate(conversations) if turn < len(turns)]
@@ -197,14 +202,22 @@ class Chat:
         decoder: Decodes the answers.
         system: A system message before the first turn.
         template: A Jinja chat template, in place of the tokenizer's.
+        metadata: That of each turn.
 
     Raises:
         ConfigError: The target reads its prompts with an encoder.
     """
 
-    def __init__(self, decoder: Decoder, system: str | None = None, *, template: str | None = None) -> None:
+    def __init__(
+        self,
+        decoder: Decoder,
+        system: str | None = None,
+        *,
+        template: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+    ) -> None:
         check_converses(decoder.target)
-        self._conversations = Conversations(decoder, 1)
+        self._conversations = Conversations(decoder, 1, metadata)
         self._template = template
         self._turns = 0
         if system is not None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import replace
 from time import perf_counter
-from typing import Unpack
+from typing import Any, Unpack
 
 from transformers import LogitsProcessor
 
@@ -14,11 +14,13 @@ from specdec_core.decoding.arguments import (
     DrafterLike,
     GammaLike,
     LenienceLike,
+    Metadata,
     RuleLike,
     constraint_of_each,
     generation_settings,
     make_controller,
     make_drafter,
+    metadata_of_each,
     require,
     run_settings,
     settings_or_default,
@@ -146,6 +148,7 @@ class Decoder:
         seeds: Sequence[int] | None = None,
         constraints: Sequence[ConstraintLike | None] | None = None,
         cache: PrefixCache | None = None,
+        metadata: Metadata = None,
         **options: Unpack[GenerationOptions],
     ) -> BatchResult:
         """Decode a prompt, or a batch of them, to its end.
@@ -160,6 +163,8 @@ class Decoder:
                 `{"regex": "[0-9]+"}`. By default that of the settings, `constraint`, for all.
             cache: The target's cache, kept from one call to the next: what a prompt shares with a text of the last
                 call is not read again. Not for encoder-decoder targets, and not for beams.
+            metadata: What drafters that distinguish requests read in `SessionInfo.metadata`, such as
+                `{"user": "ann"}`: a mapping for all sequences, or one per sequence.
             **options: Fields of `GenerationSettings`, such as `max_new_tokens=64`; they replace those of
                 `settings`.
 
@@ -173,7 +178,8 @@ class Decoder:
         Warns:
             PluginWarning: A plugin failed and was switched off or overruled; once for each plugin.
         """
-        return finished(self.stream(prompts, settings, observers, seeds, constraints, cache, **options))
+        arguments = prompts, settings, observers, seeds, constraints, cache, metadata
+        return finished(self.stream(*arguments, **options))
 
     def stream(
         self,
@@ -183,6 +189,7 @@ class Decoder:
         seeds: Sequence[int] | None = None,
         constraints: Sequence[ConstraintLike | None] | None = None,
         cache: PrefixCache | None = None,
+        metadata: Metadata = None,
         **options: Unpack[GenerationOptions],
     ) -> Generator[StepReport, None, BatchResult]:
         """Decode a prompt or a batch step by step; the generator's return value is the `BatchResult`.
@@ -201,6 +208,7 @@ class Decoder:
             raise ConfigError(f"{len(seeds)} seeds were given for {len(ids)} prompts; one each is needed.")
         generators = _generators(seeds)
         rows = first_rows(self.target, ids, settings.max_new_tokens)
+        told = metadata_of_each(metadata, len(rows))
         each = constraint_of_each(constraints, settings, len(rows))
         begins = [row.begin for row in rows]
         limits = open_constraints(each, begins, self.target)
@@ -208,7 +216,7 @@ class Decoder:
         about = begins, limits, settings.min_new_tokens, stops.eos_ids
 
         def open_steps(guard: PluginGuard) -> tuple[SessionInfo, Batch | BeamBatch]:
-            info = session_info(self.target, rows, ids, max_gamma_of(self.drafter, self.gamma, guard))
+            info = session_info(self.target, rows, ids, max_gamma_of(self.drafter, self.gamma, guard), told)
             if settings.beams > 1:  # beams do not support constraints
                 return info, self._beams.open(info, rows, seeds, guard, settings, stops)
             batch = open_batch(
@@ -230,17 +238,24 @@ class Decoder:
 
         return self._steps(open_steps, ids, settings, observers, cache, started)
 
-    def chat(self, system: str | None = None, *, template: str | None = None) -> Chat:
+    def chat(
+        self,
+        system: str | None = None,
+        *,
+        template: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+    ) -> Chat:
         """Begin a conversation with the target; `chat.send(text)` returns its answer.
 
         Args:
             system: A system message before the first turn.
             template: A Jinja chat template, in place of the tokenizer's.
+            metadata: That of each turn; see `generate`.
 
         Raises:
             ConfigError: The target reads its prompts with an encoder.
         """
-        return Chat(self, system, template=template)
+        return Chat(self, system, template=template, metadata=metadata)
 
     def _steps(
         self,

@@ -10,9 +10,10 @@ References:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 from specdec_core.decoding.arguments import run_settings
 from specdec_core.decoding.guard import PluginGuard
@@ -132,7 +133,11 @@ def kept_layers(drafter: Drafter | None, guard: PluginGuard) -> tuple[int, ...]:
 
 
 def session_info(
-    target: LoadedModel, rows: Sequence[Row], prompts: Sequence[Sequence[int]], max_gamma: int
+    target: LoadedModel,
+    rows: Sequence[Row],
+    prompts: Sequence[Sequence[int]],
+    max_gamma: int,
+    metadata: Sequence[Mapping[str, Any]] = (),
 ) -> SessionInfo:
     """Return the facts of a batch for drafters; its prompts are the encoder's sources, if there is one."""
     return SessionInfo(
@@ -142,6 +147,7 @@ def session_info(
         max_gamma=max_gamma,
         device=target.device,
         sources=tuple(map(tuple, prompts)) if target.encoder_decoder else None,
+        metadata=metadata,
     )
 
 

@@ -120,6 +120,7 @@ class SessionInfo:
         sources: The encoder's input ids of each sequence for encoder-decoder targets, else None.
         loop: Opens an inner decoding loop, for hierarchies; None for a session opened directly.
         trees: Whether a proposal may be a tree: whether target and acceptance rule verify one.
+        metadata: What the caller said of each sequence, such as its user; empty mappings where that was nothing.
     """
 
     batch_size: int
@@ -130,6 +131,11 @@ class SessionInfo:
     sources: Sequence[Sequence[int]] | None = None
     loop: LoopFactory | None = None
     trees: bool = False
+    metadata: Sequence[Mapping[str, Any]] = ()
+
+    def __post_init__(self) -> None:
+        if not self.metadata:
+            object.__setattr__(self, "metadata", ({},) * self.batch_size)
 
 
 class DraftRequest(Protocol):

@@ -118,14 +118,14 @@ def test_the_proposers_of_the_page_on_serving_draft_in_vllm():
 
 @pytest.mark.slow
 def test_the_example_of_the_page_on_state_prints_what_is_shown(capsys):
-    runpy.run_path(str(EXAMPLES / "shared_ngrams.py"), run_name="__main__")
-    shown = [each.text for each in outputs() if "shared_ngrams.py" in each.language]
+    runpy.run_path(str(EXAMPLES / "user_ngrams.py"), run_name="__main__")
+    shown = [each.text for each in outputs() if "user_ngrams.py" in each.language]
     assert [capsys.readouterr().out.strip("\n")] == shown
 
 
 @pytest.mark.slow
 def test_the_example_of_the_page_on_state_passes_the_kit():
-    drafter = runpy.run_path(str(EXAMPLES / "shared_ngrams.py"))["SharedNgrams"]
+    drafter = runpy.run_path(str(EXAMPLES / "user_ngrams.py"))["UserNgrams"]
     assert not failures(kit_of(DrafterKit, lambda target: drafter(PluginConfig(), target)))
 
 

@@ -364,3 +364,9 @@ class TestTokens:
     def test_they_decide_the_fingerprint(self):
         one, other = ([PromptText("1", None, tokens=(n,))] for n in (3, 4))
         assert fingerprint_prompts(one) != fingerprint_prompts(other)
+
+
+def test_the_other_texts_and_numbers_of_a_row_are_the_metadata_of_its_prompt(lines):
+    row = {"prompt": "a", "id": "x", "user": "ann", "age": 3, "tags": ["b"], "answer": "c"}
+    (found,) = lines([row], columns={"prompt": "prompt", "reference": "answer"})
+    assert found.metadata == {"user": "ann", "age": 3}

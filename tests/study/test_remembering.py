@@ -1,12 +1,13 @@
 """Drafters that keep knowledge between requests: no repeat profits from another, and who does is named."""
 
+import json
 from dataclasses import replace
 from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 
 import pytest
 
-from specdec_core.interface import ConfigError
+from specdec_core.interface import ConfigError, DeterministicDrafter
 from specdec_core.study.report.summary import summarize, uneven_calls
 from specdec_core.study.report.tables import results_table
 from specdec_core.study.report.verdict import fastest, verdict
@@ -108,6 +109,21 @@ def test_what_a_process_or_worker_is_told_has_the_warm_up_prompts(study):
     warmup = [(["b", [3]], [1, 2])]
     job = RunJob(None, task.runs[1], task.sampling, task.generation, [(["a"], [0])], 1, Path(), warmup=warmup)
     assert ForkingPickler.loads(ForkingPickler.dumps(job)).warmup == warmup
+
+
+def test_a_drafter_is_told_whose_prompts_a_study_decodes(study, tmp_path, monkeypatch):
+    seen, opened = [], DeterministicDrafter.open
+
+    def noting(self, session):
+        seen.append([one.get("user") for one in session.metadata])
+        return opened(self, session)
+
+    monkeypatch.setattr(DeterministicDrafter, "open", noting)
+    rows = ({"prompt": "a b c", "user": "ann"}, {"prompt": "d e", "user": "bob"}, {"prompt": "f"})
+    (tmp_path / "p.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    text = STUDY.replace("[a b c, d e, f]", "{{file: p.jsonl}}").split("  - {{drafter: shared")[0]
+    run_study(study(text, "batch_size=2", "repeats=1"), Recorder())
+    assert seen[-3:] == [["ann", "bob"], [None], ["ann"]], "the last is that of the trace"
 
 
 def test_warm_up_prompts_that_are_measured_are_an_error(study):

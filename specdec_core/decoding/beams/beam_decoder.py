@@ -77,7 +77,15 @@ class BeamDecoder:
         prompts = [_prompt(row, settings, stops, candidates, bounded=bounded) for row in rows]
         copies = [replace(row, tokens=list(row.tokens)) for row in rows for _ in range(beams)]
         sources = None if info.sources is None else [source for source in info.sources for _ in range(beams)]
-        spread = replace(info, batch_size=len(copies), max_gamma=width * levels, sources=sources, trees=True)
+        metadata = [one for one in info.metadata for _ in range(beams)]
+        spread = replace(
+            info,
+            batch_size=len(copies),
+            max_gamma=width * levels,
+            sources=sources,
+            trees=True,
+            metadata=metadata,
+        )
         room = tuple(row.limit - len(row.tokens) for row in rows)
         gamma = None
         if self.drafter is not None and self.gamma is not None:

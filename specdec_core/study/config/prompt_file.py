@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from itertools import pairwise
+from types import NoneType
 from typing import Annotated, Any
 
 from pydantic import (
@@ -29,6 +30,7 @@ _MAX_PROBLEMS = 5
 # Other keys are allowed, so only near matches of these are reported as misspelled.
 _CHECKED = ("prompt", "messages", "reference")
 _SIMILAR = 0.87
+_PLAIN = (str, int, float, NoneType)
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,7 @@ class PromptText:
         source: Where it comes from; only shown.
         tokens: Ids of the target's tokens, to which nothing is added.
         group: The values of the columns that group the prompts; empty without them.
+        metadata: The other texts and numbers of its row, which drafters are told.
         turn: Number of the turn. Later turns of a conversation follow the one before, and have the messages after
             the target's answer to it.
     """
@@ -55,6 +58,7 @@ class PromptText:
     tokens: tuple[int, ...] | None = None
     group: tuple[str, ...] = ()
     turn: int = 1
+    metadata: Mapping[str, Any] = field(default_factory=dict, compare=False)
 
 
 def conversations(prompts: Sequence[PromptText]) -> list[range]:
@@ -89,6 +93,7 @@ def read_rows(rows: Iterable[Row], columns: Columns, limit: int | None = None) -
             if entry is None:
                 continue
             prompt = _prompt_of(dict(entry), row.number, columns.group_of(row))
+            prompt = replace(prompt, metadata=_others(row, {*_Prompt.model_fields, *columns.names.values()}))
         except ValidationError as error:
             problems += describe(error, entry, lambda *_, where=row.where: where)
             continue
@@ -106,6 +111,12 @@ def read_rows(rows: Iterable[Row], columns: Columns, limit: int | None = None) -
     if problems:
         raise PromptError("\n".join(problems))
     return [prompt for _, prompt in found]
+
+
+def _others(row: Row, read: Collection[str]) -> dict[str, Any]:
+    """Return the texts and numbers of a row under other keys than those that were read."""
+    pairs = row.values.items()
+    return {key: value for key, value in pairs if key not in read and isinstance(value, _PLAIN)}
 
 
 def _partly_referenced(found: Sequence[tuple[Row, PromptText]]) -> Iterator[str]:

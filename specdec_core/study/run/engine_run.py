@@ -67,7 +67,7 @@ class EngineRun:
         self._openai = openai
         self._config, self._job, self._prompts = config, job, prompts
         self._talks = conversations(prompts)
-        self._seeds = [seed % _MAX_SEED for _, seeds in job.batches for talk in seeds for seed in talk]
+        self._seeds = [seed % _MAX_SEED for batch in job.batches for talk in batch.seeds for seed in talk]
         self._answered = 0
         self._client = openai.OpenAI(
             base_url=config.url,

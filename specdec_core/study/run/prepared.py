@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
 from time import thread_time
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from specdec_core.decoding.chat import Conversations, answers, thinking_marks, thinking_span
 from specdec_core.decoding.counts import Metrics
@@ -29,8 +29,19 @@ from specdec_core.study.run.repeats import Repeat, outgrown
 
 _WARM_UP_TOKENS, _TRACED_TOKENS = 8, 24
 
-Batch: TypeAlias = tuple[Sequence[Sequence[ReadyPrompt]], Sequence[Sequence[int]]]
-"""Conversations that are decoded together, most of a single turn, and a seed for each turn."""
+
+class Batch(NamedTuple):
+    """Conversations that are decoded together.
+
+    Attributes:
+        talks: The turns of each, most often one.
+        seeds: A seed for each turn.
+        metadata: That of each conversation.
+    """
+
+    talks: Sequence[Sequence[ReadyPrompt]]
+    seeds: Sequence[Sequence[int]]
+    metadata: Sequence[Mapping[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -95,7 +106,7 @@ class PreparedRun:
             slow = constraint.model_copy(update={"fast_forward": False})
             self._generation = job.generation.model_copy(update={"constraint": slow})
         short = min(_WARM_UP_TOKENS, self._generation.max_new_tokens)
-        first = [turns[:1] for turns in job.batches[0][0]], job.batches[0][1]
+        first = job.batches[0]._replace(talks=[turns[:1] for turns in job.batches[0].talks])
         for _ in self._decode(first, self._generation.model_copy(update={"max_new_tokens": short})):
             pass
 
@@ -127,7 +138,7 @@ class PreparedRun:
             parts = list(self._decode(batch, self._generation))
             cpu_seconds += thread_time() - before
             if len(parts) > 1:
-                notes[f"batches of {len(batch[0])} did not fit in memory; they were decoded in parts."] = None
+                notes[f"batches of {len(batch.talks)} did not fit in memory; they were decoded in parts."] = None
             for _, result in chain(*parts):
                 metrics += result.metrics
                 failures += result.failures
@@ -167,29 +178,29 @@ class PreparedRun:
         if drafter is None or self._generation.beams > 1:
             return None
         drafter.reset()
-        prompts, seeds = self._job.batches[0]
+        prompts, seeds, metadata = self._job.batches[0]
         observer = TraceObserver(probabilities=True)
         short = self._generation.model_copy(update={"max_new_tokens": tokens})
-        with closing(Conversations(self._new_decoder(drafter=drafter), 1)) as talk:
+        with closing(Conversations(self._new_decoder(drafter=drafter), 1, metadata[0])) as talk:
             for _ in talk.stream([prompts[0][0]], short, [observer], seeds=[seeds[0][0]]):
                 pass
         return {"prompt": 0, **observer.traces()[0]} if observer.reports else None
 
     def _decode(self, batch: Batch, generation: GenerationSettings) -> Iterator[_Turns]:
         """Decode a batch; where memory is short and the study allows it, in halves."""
-        conversations, seeds = batch
+        talks, seeds, metadata = batch
         try:
-            turns = list(answers(self._decoder, conversations, generation, seeds=seeds))
+            turns = list(answers(self._decoder, talks, generation, seeds=seeds, metadata=metadata))
         except OutOfMemoryError:
-            if not self._job.halve or len(conversations) == 1:
+            if not self._job.halve or len(talks) == 1:
                 raise
         else:
             yield turns
             return
         # Outside of the handler, which holds what the batch has allocated.
-        half = (len(conversations) + 1) // 2
+        half = (len(talks) + 1) // 2
         for part in (slice(half), slice(half, None)):
-            yield from self._decode((conversations[part], seeds[part]), generation)
+            yield from self._decode(Batch(talks[part], seeds[part], metadata[part]), generation)
 
 
 _Turns: TypeAlias = Sequence[tuple[Sequence[int], BatchResult]]

@@ -228,4 +228,5 @@ class _Runs:
         seed = task.generation.seed
         for batch in batches_of(texts, self._study.config.batch_size):
             turns = [[prompts[number] for number in talk] for talk in batch]
-            yield turns, [[row_seed(seed, first + number) for number in talk] for talk in batch]
+            seeds = [[row_seed(seed, first + number) for number in talk] for talk in batch]
+            yield Batch(turns, seeds, [texts[talk.start].metadata for talk in batch])
