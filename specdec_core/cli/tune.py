@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from typer import Option
+from typer import Exit, Option
 
 from specdec_core.cli.options.shared_options import (
     StudyFile,
@@ -33,7 +33,8 @@ def tune(
     those with the highest expected speed-up decode live beside the baseline (`specdec compare`). With --output,
     the folder receives `best.yaml`, the study of the fastest run, and what the three steps write.
 
-    Runs that cannot be replayed (lenience below 1, trees, lossy rules) are left to `specdec compare`.
+    Runs that cannot be replayed (lenience below 1, trees, lossy rules) are left to `specdec compare`. A run that
+    the verdict does not rank does not win, and is named. The exit codes are those of `specdec compare`.
 
     For example:
 
@@ -61,3 +62,7 @@ def tune(
         console.print("\n" + written_yaml(found.best), markup=False, soft_wrap=True)
     elif not how.quiet:
         errors.print(f"written: {', '.join(map(str, found.files))}", soft_wrap=True)
+    for line in found.timed.errors:
+        errors.print(line, style="red", soft_wrap=True)
+    if found.timed.exit_code:
+        raise Exit(found.timed.exit_code)
