@@ -100,12 +100,10 @@ def inflate(
     """
     loaded.check_plain("inflate")
     original, packed = unpack(loaded), is_packed(loaded)
-    stacks = _stacks(original)
     if encoder_width is not None and not loaded.encoder_decoder:
         raise ModelError(f"{loaded.name} has no encoder to inflate. Remove `encoder_width`.")
     model = copy.deepcopy(original.model)
-    for stack in stacks:
-        _add_layers(model, stack, layers, encoder_width or width if stack.encoder else width)
+    add_layers(model, loaded.name, layers, width, encoder_width)
     larger = wrap_model(model, loaded.tokenizer, f"{loaded.name} + {layers} layers")
     _check_same_output(original, larger)
     if loaded.features is not None:
@@ -115,17 +113,29 @@ def inflate(
     return larger if loaded.passes is None else compile_model(larger)
 
 
-def _stacks(loaded: LoadedModel) -> tuple[_Stack, ...]:
+def add_layers(
+    model: Any, name: str, layers: int, width: int | None = None, encoder_width: int | None = None
+) -> None:
+    """Add layers that are the identity to a model of transformers, in place; see `inflate`.
+
+    Raises:
+        ModelError: The model, which messages call `name`, has another structure.
+    """
+    for stack in _stacks(model, name):
+        _add_layers(model, stack, layers, encoder_width or width if stack.encoder else width)
+
+
+def _stacks(model: Any, name: str) -> tuple[_Stack, ...]:
     """Return the stacks of the model's architecture."""
     for stacks in _ARCHITECTURES.values():
-        if all(_has_stack(loaded.model, stack) for stack in stacks):
+        if all(_has_stack(model, stack) for stack in stacks):
             return stacks
     known = [
-        f"{name} (" + "; ".join(f"{s.layers} with {', '.join(s.outputs)}" for s in stacks) + ")"
-        for name, stacks in _ARCHITECTURES.items()
+        f"{kind} (" + "; ".join(f"{s.layers} with {', '.join(s.outputs)}" for s in stacks) + ")"
+        for kind, stacks in _ARCHITECTURES.items()
     ]
     raise ModelError(
-        f"{loaded.name}: a {type(loaded.model).__name__} cannot be inflated, only models with the structure of "
+        f"{name}: a {type(model).__name__} cannot be inflated, only models with the structure of "
         f"{', '.join(known[:-1])} or {known[-1]}. Remove `inflate`, or choose such a target."
     )
 

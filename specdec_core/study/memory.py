@@ -10,9 +10,10 @@ import torch
 from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
 from specdec_core.interface import PluginConfig
-from specdec_core.interface.settings import ModelSettings
+from specdec_core.interface.settings import ModelSettings, TargetConfig
 from specdec_core.models import ModelOutline, load_outline
 from specdec_core.models.device import available_memory, parse_device, parse_dtype
+from specdec_core.models.inflation import add_layers
 from specdec_core.registry.nesting import nested_settings
 from specdec_core.study.config.prompt_file import conversations
 from specdec_core.study.config.prompts import render_prompt
@@ -121,13 +122,16 @@ def _sizes(settings: ModelSettings, outline: ModelOutline, device: torch.device)
     dtype = next((one for one in (found, stored) if isinstance(one, torch.dtype)), torch.float32)
     make = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
     with torch.device("meta"):
-        parameters = make.from_config(config, dtype=dtype).num_parameters()
+        model = make.from_config(config, dtype=dtype)
+    if isinstance(settings, TargetConfig) and settings.inflate is not None:
+        add_layers(model, settings.model, **settings.inflate.model_dump())
+    parameters = model.num_parameters()
     size = parameters * dtype.itemsize
     if settings.packed == "int8":
         size += parameters
     elif settings.packed is True or (settings.packed == "auto" and device.type == "cpu"):
         size *= 2  # packed weights are a second copy
-    text = config.get_text_config(decoder=True)
+    text = model.config.get_text_config(decoder=True)
     layers = getattr(text, "num_decoder_layers", None) or text.num_hidden_layers
     heads = getattr(text, "num_key_value_heads", None) or text.num_attention_heads
     width = getattr(text, "head_dim", None) or getattr(text, "d_kv", None)

@@ -9,6 +9,7 @@ from specdec_core.decoding.decoder import Decoder
 from specdec_core.interface.errors import OutOfMemoryError
 from specdec_core.interface.trainer import NoProgress
 from specdec_core.models import ModelSession, load_model
+from specdec_core.models.inflation import inflate
 from specdec_core.study import load_study
 from specdec_core.study.memory import memory_needs
 from specdec_core.study.run.runner import run_study
@@ -50,11 +51,15 @@ class Full:
         monkeypatch.setattr(ModelSession, "forward", limited)
 
 
-@pytest.mark.parametrize("name", ["builtin:target", "builtin:t5-target"])
+@pytest.mark.parametrize(
+    "name", ["builtin:target", "builtin:t5-target", "builtin:target, inflate: {layers: 2, width: 96}"]
+)
 def test_weights_and_caches_are_those_that_a_model_takes(study, name):
     text = STUDY.replace("drafter: echo, gamma: 2", "drafter: prompt-lookup, gamma: 2")
     plain, drafted = memory_needs(load_study(study(name, text=text)))
-    loaded = load_model(name, packed=False)
+    reference, _, inflated = name.partition(",")
+    loaded = load_model(reference, packed=False)
+    loaded = inflate(loaded, 2, 96) if inflated else loaded
     weights = sum(weight.nbytes for weight in loaded.model.parameters())
     if loaded.encoder_decoder:
         # Its config shares the output embedding, which its file holds apart.
