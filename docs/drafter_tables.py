@@ -6,6 +6,8 @@ from typing import Any
 
 from tables import data, table
 
+from specdec_core.study.report.verdict import MAX_EXCESS
+
 GAMMAS = (4, 8)
 """Gammas on the pages of drafters; the first is compared."""
 SPEEDS = {
@@ -52,9 +54,14 @@ def of_drafter(name: str) -> str:
 
 
 def _speeds(run: str) -> list[str]:
-    """Return c of a run, and its speed-ups at both temperatures; nothing if it was not timed."""
+    """Return c of a run, and its speed-ups at both temperatures; nothing if it was not timed.
+
+    As in a verdict, a speed-up above what the tokens per target call allow is none.
+    """
     found = [row for row in data("drafter_speeds")["rows"] if row["run"] in SPEEDS.get(run, [run])]
-    return [f"{found[0]['c']:.3f}", *(f"{row['speedup']:.2f}×" for row in found)] if found else [""] * 3
+    sound = (row["speedup"] <= MAX_EXCESS * row["speedup_bound"] for row in found)
+    speedups = [f"{row['speedup']:.2f}×" if one else "–" for row, one in zip(found, sound, strict=True)]
+    return [f"{found[0]['c']:.3f}", *speedups] if found else [""] * 3
 
 
 def every_drafter() -> str:

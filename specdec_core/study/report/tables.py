@@ -19,6 +19,7 @@ from specdec_core.study.report.certainty import (
 from specdec_core.study.report.formats import UNKNOWN, number, rate, share, with_spread
 from specdec_core.study.report.layout import Column, ReportTable, Row
 from specdec_core.study.report.paired import adjusted
+from specdec_core.study.report.verdict import exceeds_bound
 
 if TYPE_CHECKING:
     from specdec_core.study.report.summary import RunSummary
@@ -235,6 +236,8 @@ def _mark(summary: RunSummary) -> str:
     """Return why a run is not compared, for its row; nothing if it is."""
     if summary.status != "ok":
         return " (failed)"
+    if exceeds_bound(summary):
+        return " (above its bound)"
     return " (keeps state)" if summary.uneven_calls else ""
 
 
