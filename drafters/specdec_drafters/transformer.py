@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM, T5Config, T5ForConditionalGeneration
 
-from specdec_core.interface import ModelSettings, TargetInfo
+from specdec_core.interface import ModelError, ModelSettings, TargetInfo
 from specdec_core.interface.files import writing_folder
 from specdec_core.models import LoadedModel, without_progress_bar, wrap_model
 from specdec_drafters.common.draft_model_loading import load_draft_model
@@ -248,6 +248,11 @@ class TransformerTrainer(WeightsTrainer[Distillation]):
             return new_model(target, *config.sizes, config.seed)
         settings = ModelSettings(model=config.model, dtype="float32", packed=False, compile=False)
         drafter = load_draft_model(settings, target.info(), "transformer")
+        if target.tokenizer is not None and max(target.tokenizer.get_vocab().values()) >= drafter.vocab_size:
+            raise ModelError(
+                f"{drafter.name} has {drafter.vocab_size} embeddings, and the target more tokens. Save it after "
+                "resize_token_embeddings()."
+            )
         check_length(config.length, drafter)
         return drafter
 

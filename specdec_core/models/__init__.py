@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from specdec_core.models.load.loading import load_as_set, load_model
     from specdec_core.models.load.model_outline import ModelOutline, load_outline, load_vocabulary
     from specdec_core.models.load.resolve import model_files, model_folder
-    from specdec_core.models.load.vocabulary import vocabulary_mismatch
+    from specdec_core.models.load.vocabulary import Vocabulary, vocabulary_difference
     from specdec_core.models.load.wrapping import wrap_model
     from specdec_core.models.loaded import LoadedModel, inspect_family
     from specdec_core.models.run.model_session import ModelSession
@@ -28,6 +28,7 @@ __all__ = [
     "LoadedModel",
     "ModelOutline",
     "ModelSession",
+    "Vocabulary",
     "compile_model",
     "fetched_later",
     "first_layers",
@@ -44,7 +45,7 @@ __all__ = [
     "position_patch",
     "quantize",
     "uploaded",
-    "vocabulary_mismatch",
+    "vocabulary_difference",
     "with_exact_shapes",
     "without_progress_bar",
     "wrap_model",

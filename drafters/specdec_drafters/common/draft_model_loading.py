@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import shutil
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from specdec_core.interface import ConfigError, Drafter, GammaController, ModelError, ModelSettings, PluginError
-from specdec_core.models import compile_model, load_as_set, model_files, vocabulary_mismatch
+from specdec_core.models import Vocabulary, compile_model, load_as_set, model_files, vocabulary_difference
 from specdec_core.registry import encoder_mismatch
 from specdec_drafters.common.parallel_draft import mask_token_of
 
@@ -69,8 +70,9 @@ def compiled_like(target: LoadedModel, model: LoadedModel) -> LoadedModel:
 def check_vocabulary(target: TargetInfo, drafter: LoadedModel, name: str = "transformer") -> None:
     """Reject a draft model whose token ids mean other tokens than the target's.
 
-    If both tokenizers are available, every entry is compared; the models may then pad their logits to different
-    sizes. Otherwise the numbers of logits must be equal; a mask token that the draft model adds does not count.
+    If both tokenizers are available, every entry is compared: a few added tokens may differ, and the models may
+    pad their logits to different sizes. Otherwise the numbers of logits must be equal; a mask token that the draft
+    model adds does not count.
 
     Args:
         target: The target.
@@ -79,6 +81,9 @@ def check_vocabulary(target: TargetInfo, drafter: LoadedModel, name: str = "tran
 
     Raises:
         ModelError: The vocabularies differ; the message has both sizes and the first differing entries.
+
+    Warns:
+        RuntimeWarning: They differ in added or missing tokens.
     """
     if target.tokenizer is None or drafter.tokenizer is None:
         mask = mask_token_of(drafter)
@@ -90,9 +95,9 @@ def check_vocabulary(target: TargetInfo, drafter: LoadedModel, name: str = "tran
                 "are token ids of the target: choose a draft model of the target's family."
             )
         return
-    differs = vocabulary_mismatch(name, drafter.name, _entries(target.tokenizer), _entries(drafter.tokenizer))
-    if differs is not None:
-        raise ModelError(differs)
+    both = Vocabulary.of(target.tokenizer), Vocabulary.of(drafter.tokenizer)
+    if (differs := vocabulary_difference(name, drafter.name, *both)) is not None:
+        warnings.warn(differs, RuntimeWarning, stacklevel=2)
 
 
 def make_nested(kind: PluginKind, setting: Any, target: TargetInfo, owner: str) -> Any:
@@ -115,10 +120,6 @@ def make_nested(kind: PluginKind, setting: Any, target: TargetInfo, owner: str) 
             "registry (registry.create), as studies do."
         )
     return target.build(kind, setting, target)
-
-
-def _entries(tokenizer: Any) -> dict[int, str]:
-    return {id_: token for token, id_ in tokenizer.get_vocab().items()}
 
 
 _SUFFIXES = (".json", ".safetensors", ".model", ".txt", ".jinja", ".tiktoken")

@@ -5,16 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from specdec_core.interface.errors import PluginError
+from specdec_core.interface.errors import ModelError, PluginError
 from specdec_core.interface.settings import ModelSettings
 from specdec_core.models.load.resolve import has_encoder, near_miss
-from specdec_core.models.load.vocabulary import local_vocabulary, vocabulary_mismatch
+from specdec_core.models.load.vocabulary import Vocabulary, local_vocabulary, vocabulary_difference
 from specdec_core.registry.nesting import Keys, nested_settings
 from specdec_core.registry.registry import Registry
 from specdec_core.registry.requirements import check_requirements, encoder_mismatch
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
 
     from specdec_core.interface import PluginConfig
     from specdec_core.interface.spec import PluginKind
@@ -29,7 +29,7 @@ def unmet_requirements(
     has_tokenizer: bool | None = None,
     has_hidden_states: bool | None = None,
     has_model: bool | None = None,
-    vocabulary: Mapping[int, str] | None = None,
+    vocabulary: Vocabulary | None = None,
     folder: Path = Path(),
 ) -> Iterator[tuple[Keys, PluginError]]:
     """Yield the unmet requirements of a plugin and of the plugins nested in its settings.
@@ -47,7 +47,7 @@ def unmet_requirements(
         has_tokenizer: See `check_requirements`.
         has_hidden_states: See `check_requirements`.
         has_model: See `check_requirements`.
-        vocabulary: The target's tokens by id, as `local_vocabulary` returns them.
+        vocabulary: The target's tokens, as `local_vocabulary` returns them.
         folder: Base for relative paths.
 
     Yields:
@@ -77,9 +77,10 @@ def unmet_requirements(
             yield ("model",), PluginError(mismatch)
         draft = local_vocabulary(config.model, folder, config.subfolder) if config.model and vocabulary else None
         if draft is not None and vocabulary is not None:
-            differs = vocabulary_mismatch(name, config.model, vocabulary, draft, whole=False)
-            if differs is not None:
-                yield ("model",), PluginError(differs)
+            try:
+                vocabulary_difference(name, config.model, vocabulary, draft, whole=False)
+            except ModelError as error:
+                yield ("model",), PluginError(str(error))
         draft_model["encoder_decoder"] = encoder_decoder if encoder is None else encoder
     for nested in nested_settings(config):
         known = target if nested.marker.same_target else draft_model
