@@ -105,7 +105,7 @@ def find_successors(
             continue  # no n-gram begins with it
         ids = unigrams[:count]
         scores = model.scores(state, ids.tolist())
-        backed_off = _backed_off(model, state, ids)
+        backed_off = next((at for at in reversed(range(len(ids))) if not model.follows(state, int(ids[at]))), None)
         follows = (
             np.ones(count, dtype=np.bool_)
             if backed_off is None
@@ -116,11 +116,6 @@ def find_successors(
     first = np.zeros(vocab_size + 1, dtype=np.int64)
     np.cumsum(list(map(len, rows)), out=first[1:])
     return Successors(np.concatenate(rows), first)
-
-
-def _backed_off(model: ScoredWords, state: object, ids: NDArray[np.int32]) -> int | None:
-    """Return the place of a token that does not follow a state; None if all do."""
-    return next((at for at in reversed(range(len(ids))) if not model.follows(state, int(ids[at]))), None)
 
 
 def _tried(probability: NDArray[np.float32]) -> NDArray[np.int64]:

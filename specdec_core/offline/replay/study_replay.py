@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import torch
@@ -91,7 +91,24 @@ def replay_study(
     every = replace(study, tasks=tuple(task for tasks in shown for task in tasks))
     opened = open_session(
         output,
-        lambda: _provenance(study, record, parts, name, machines, registry),
+        lambda: {
+            **study_provenance(study, describe_device(torch.device("cpu")), registry),
+            "order": "replayed",
+            "record": {
+                "name": name,
+                "header": record.header.model_dump(mode="json"),
+                "texts": [len(part) for part in parts],
+            },
+            "machines": [
+                {
+                    "name": one.name,
+                    "verify": one.target.verify,
+                    "overhead": one.target.overhead,
+                    "draft": {drafter: costs.draft for drafter, costs in one.drafters.items()},
+                }
+                for one in machines
+            ],
+        },
         progress,
         fresh=fresh,
         count=sum(len(task.runs) for task in every.tasks),
@@ -116,35 +133,6 @@ def _on_machines(task: Task, machines: Sequence[Machine]) -> list[Task]:
         return [task]
     before = "" if task.name is None else f"{task.name} "
     return [replace(task, name=f"{before}on {machine.name}") for machine in machines]
-
-
-def _provenance(
-    study: Study,
-    record: Record,
-    parts: Sequence[RecordPart],
-    name: str,
-    machines: Sequence[Machine],
-    registry: Registry,
-) -> dict[str, Any]:
-    """Return everything that must be equal for replayed runs to belong together."""
-    return {
-        **study_provenance(study, describe_device(torch.device("cpu")), registry),
-        "order": "replayed",
-        "record": {
-            "name": name,
-            "header": record.header.model_dump(mode="json"),
-            "texts": [len(part) for part in parts],
-        },
-        "machines": [
-            {
-                "name": one.name,
-                "verify": one.target.verify,
-                "overhead": one.target.overhead,
-                "draft": {drafter: costs.draft for drafter, costs in one.drafters.items()},
-            }
-            for one in machines
-        ],
-    }
 
 
 class _Replay:

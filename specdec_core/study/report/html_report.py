@@ -67,7 +67,7 @@ def report_page(
         setup=_setup(summaries),
         min_count=MIN_COUNT,
         ruled=ruled,
-        banner=_banner(tasks),
+        banner=" ".join(dict.fromkeys(replay_line(task.replayed) for task in tasks if task.replayed)) or None,
         trace_figures=trace_figures if traces else None,
     )
 
@@ -97,11 +97,6 @@ def _setup(summaries: Sequence[RunSummary]) -> dict[str, str]:
         "repeats": str(max((one.repeats for one in summaries), default=0)),
         "versions": ", ".join(f"{name} {version}" for name, version in versions),
     }
-
-
-def _banner(tasks: Sequence[_Section]) -> str | None:
-    """Return the mark of a page of a replay; None if its runs were timed."""
-    return " ".join(dict.fromkeys(replay_line(task.replayed) for task in tasks if task.replayed)) or None
 
 
 class _Section:
