@@ -2,58 +2,44 @@
 
 from __future__ import annotations
 
-from specdec_core.interface import PluginSpec
+from typing import Any
+
+from specdec_core.interface import PluginConfig, PluginSpec
+from specdec_core.interface.spec import PluginKind
 from specdec_core.registry import hookimpl
 from specdec_drafters import settings
+
+
+def _spec(kind: PluginKind, name: str, where: str, config: type[PluginConfig], **more: Any) -> PluginSpec:
+    return PluginSpec(kind, name, f"specdec_drafters.{where}", config, **more)
 
 
 @hookimpl
 def specdec_drafters() -> list[PluginSpec]:
     """Register the drafters."""
     return [
-        PluginSpec("drafter", "random", "specdec_drafters.random:RandomDrafter", settings.RandomConfig),
-        PluginSpec(
+        _spec("drafter", "random", "random:RandomDrafter", settings.RandomConfig),
+        _spec(
             "drafter",
             "prompt-copy",
-            "specdec_drafters.prompt_copy:PromptCopyDrafter",
+            "prompt_copy:PromptCopyDrafter",
             settings.PromptCopyConfig,
             aliases=("prompt-lookup",),
         ),
-        PluginSpec("drafter", "suffix", "specdec_drafters.suffix:SuffixDrafter", settings.SuffixConfig),
-        PluginSpec(
-            "drafter", "datastore", "specdec_drafters.datastore:DatastoreDrafter", settings.DatastoreConfig
-        ),
-        PluginSpec("drafter", "ngram", "specdec_drafters.ngram.drafter:NgramDrafter", settings.NgramConfig),
-        PluginSpec(
-            "drafter", "transformer", "specdec_drafters.transformer:TransformerDrafter", settings.TransformerConfig
-        ),
-        PluginSpec(
-            "drafter",
-            "early-exit",
-            "specdec_drafters.early_exit.drafter:EarlyExitDrafter",
-            settings.EarlyExitConfig,
-        ),
-        PluginSpec(
-            "drafter", "quantized", "specdec_drafters.quantized:QuantizedDrafter", settings.QuantizedConfig
-        ),
-        PluginSpec("drafter", "heads", "specdec_drafters.heads.drafter:HeadsDrafter", settings.HeadsConfig),
-        PluginSpec("drafter", "parallel", "specdec_drafters.parallel:ParallelDrafter", settings.ParallelConfig),
-        PluginSpec("drafter", "eagle3", "specdec_drafters.eagle3.drafter:Eagle3Drafter", settings.Eagle3Config),
-        PluginSpec("drafter", "dflash", "specdec_drafters.dflash:DFlashDrafter", settings.DFlashConfig),
-        PluginSpec("drafter", "mtp", "specdec_drafters.mtp:MtpDrafter", settings.MtpConfig),
-        PluginSpec(
-            "drafter",
-            "hierarchical",
-            "specdec_drafters.hierarchical:HierarchicalDrafter",
-            settings.HierarchicalConfig,
-        ),
-        PluginSpec("drafter", "chain", "specdec_drafters.chain:ChainDrafter", settings.ChainConfig),
-        PluginSpec(
-            "drafter",
-            "translated",
-            "specdec_drafters.translated.drafter:TranslatedDrafter",
-            settings.TranslatedConfig,
-        ),
+        _spec("drafter", "suffix", "suffix:SuffixDrafter", settings.SuffixConfig),
+        _spec("drafter", "datastore", "datastore:DatastoreDrafter", settings.DatastoreConfig),
+        _spec("drafter", "ngram", "ngram.drafter:NgramDrafter", settings.NgramConfig),
+        _spec("drafter", "transformer", "transformer:TransformerDrafter", settings.TransformerConfig),
+        _spec("drafter", "early-exit", "early_exit.drafter:EarlyExitDrafter", settings.EarlyExitConfig),
+        _spec("drafter", "quantized", "quantized:QuantizedDrafter", settings.QuantizedConfig),
+        _spec("drafter", "heads", "heads.drafter:HeadsDrafter", settings.HeadsConfig),
+        _spec("drafter", "parallel", "parallel:ParallelDrafter", settings.ParallelConfig),
+        _spec("drafter", "eagle3", "eagle3.drafter:Eagle3Drafter", settings.Eagle3Config),
+        _spec("drafter", "dflash", "dflash:DFlashDrafter", settings.DFlashConfig),
+        _spec("drafter", "mtp", "mtp:MtpDrafter", settings.MtpConfig),
+        _spec("drafter", "hierarchical", "hierarchical:HierarchicalDrafter", settings.HierarchicalConfig),
+        _spec("drafter", "chain", "chain:ChainDrafter", settings.ChainConfig),
+        _spec("drafter", "translated", "translated.drafter:TranslatedDrafter", settings.TranslatedConfig),
     ]
 
 
@@ -61,24 +47,10 @@ def specdec_drafters() -> list[PluginSpec]:
 def specdec_trainers() -> list[PluginSpec]:
     """Register the trainers, each under the name of its drafter."""
     return [
-        PluginSpec("trainer", "ngram", "specdec_drafters.ngram.trainer:NgramTrainer", settings.NgramTrainerConfig),
-        PluginSpec(
-            "trainer",
-            "transformer",
-            "specdec_drafters.transformer:TransformerTrainer",
-            settings.TransformerTrainerConfig,
-        ),
-        PluginSpec(
-            "trainer",
-            "early-exit",
-            "specdec_drafters.early_exit.trainer:EarlyExitTrainer",
-            settings.EarlyExitTrainerConfig,
-        ),
-        PluginSpec("trainer", "heads", "specdec_drafters.heads.trainer:HeadsTrainer", settings.HeadsTrainerConfig),
-        PluginSpec(
-            "trainer", "parallel", "specdec_drafters.parallel:ParallelTrainer", settings.ParallelTrainerConfig
-        ),
-        PluginSpec(
-            "trainer", "eagle3", "specdec_drafters.eagle3.trainer:Eagle3Trainer", settings.Eagle3TrainerConfig
-        ),
+        _spec("trainer", "ngram", "ngram.trainer:NgramTrainer", settings.NgramTrainerConfig),
+        _spec("trainer", "transformer", "transformer:TransformerTrainer", settings.TransformerTrainerConfig),
+        _spec("trainer", "early-exit", "early_exit.trainer:EarlyExitTrainer", settings.EarlyExitTrainerConfig),
+        _spec("trainer", "heads", "heads.trainer:HeadsTrainer", settings.HeadsTrainerConfig),
+        _spec("trainer", "parallel", "parallel:ParallelTrainer", settings.ParallelTrainerConfig),
+        _spec("trainer", "eagle3", "eagle3.trainer:Eagle3Trainer", settings.Eagle3TrainerConfig),
     ]

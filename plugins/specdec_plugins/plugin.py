@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from specdec_core.interface import PluginSpec
+from typing import Any
+
+from specdec_core.interface import PluginConfig, PluginSpec
 from specdec_core.interface.controllers import FixedGammaConfig
 from specdec_core.interface.rules import TokenRuleConfig
+from specdec_core.interface.spec import PluginKind
 from specdec_core.registry import hookimpl
 from specdec_plugins.gamma.additive import AdditiveGammaConfig
 from specdec_plugins.gamma.confidence import ConfidenceGammaConfig
@@ -13,8 +16,7 @@ from specdec_plugins.gamma.optimal import OptimalGammaConfig
 from specdec_plugins.gamma.running_average import RunningAverageGammaConfig
 from specdec_plugins.gamma.tree import TreeGammaConfig
 from specdec_plugins.lenience.budgeted import BudgetedLenienceConfig
-from specdec_plugins.lenience.constant import ConstantLenienceConfig
-from specdec_plugins.lenience.greedy import GreedyLenienceConfig
+from specdec_plugins.lenience.constant import ConstantLenienceConfig, GreedyLenienceConfig
 from specdec_plugins.lenience.schedule import ScheduleLenienceConfig
 from specdec_plugins.rules.settings import (
     BlockRuleConfig,
@@ -25,6 +27,10 @@ from specdec_plugins.rules.settings import (
 )
 
 
+def _spec(kind: PluginKind, name: str, where: str, config: type[PluginConfig], **more: Any) -> PluginSpec:
+    return PluginSpec(kind, name, f"specdec_plugins.{where}", config, **more)
+
+
 @hookimpl
 def specdec_gamma_controllers() -> list[PluginSpec]:
     """Register the gamma controllers."""
@@ -32,19 +38,12 @@ def specdec_gamma_controllers() -> list[PluginSpec]:
         PluginSpec(
             "gamma", "fixed", "specdec_core.interface.controllers:FixedGamma", FixedGammaConfig, shorthand="gamma"
         ),
-        PluginSpec("gamma", "optimal", "specdec_plugins.gamma.optimal:OptimalGamma", OptimalGammaConfig),
-        PluginSpec(
-            "gamma",
-            "running-average",
-            "specdec_plugins.gamma.running_average:RunningAverageGamma",
-            RunningAverageGammaConfig,
-        ),
-        PluginSpec("gamma", "additive", "specdec_plugins.gamma.additive:AdditiveGamma", AdditiveGammaConfig),
-        PluginSpec(
-            "gamma", "confidence", "specdec_plugins.gamma.confidence:ConfidenceGamma", ConfidenceGammaConfig
-        ),
-        PluginSpec("gamma", "cost-aware", "specdec_plugins.gamma.cost_aware:CostAwareGamma", CostAwareGammaConfig),
-        PluginSpec("gamma", "tree", "specdec_plugins.gamma.tree:TreeGamma", TreeGammaConfig),
+        _spec("gamma", "optimal", "gamma.optimal:OptimalGamma", OptimalGammaConfig),
+        _spec("gamma", "running-average", "gamma.running_average:RunningAverageGamma", RunningAverageGammaConfig),
+        _spec("gamma", "additive", "gamma.additive:AdditiveGamma", AdditiveGammaConfig),
+        _spec("gamma", "confidence", "gamma.confidence:ConfidenceGamma", ConfidenceGammaConfig),
+        _spec("gamma", "cost-aware", "gamma.cost_aware:CostAwareGamma", CostAwareGammaConfig),
+        _spec("gamma", "tree", "gamma.tree:TreeGamma", TreeGammaConfig),
     ]
 
 
@@ -52,20 +51,16 @@ def specdec_gamma_controllers() -> list[PluginSpec]:
 def specdec_lenience_controllers() -> list[PluginSpec]:
     """Register the lenience controllers."""
     return [
-        PluginSpec(
+        _spec(
             "lenience",
             "constant",
-            "specdec_plugins.lenience.constant:ConstantLenience",
+            "lenience.constant:ConstantLenience",
             ConstantLenienceConfig,
             shorthand="lenience",
         ),
-        PluginSpec("lenience", "greedy", "specdec_plugins.lenience.greedy:GreedyLenience", GreedyLenienceConfig),
-        PluginSpec(
-            "lenience", "schedule", "specdec_plugins.lenience.schedule:ScheduleLenience", ScheduleLenienceConfig
-        ),
-        PluginSpec(
-            "lenience", "budgeted", "specdec_plugins.lenience.budgeted:BudgetedLenience", BudgetedLenienceConfig
-        ),
+        _spec("lenience", "greedy", "lenience.constant:GreedyLenience", GreedyLenienceConfig),
+        _spec("lenience", "schedule", "lenience.schedule:ScheduleLenience", ScheduleLenienceConfig),
+        _spec("lenience", "budgeted", "lenience.budgeted:BudgetedLenience", BudgetedLenienceConfig),
     ]
 
 
@@ -74,11 +69,9 @@ def specdec_rules() -> list[PluginSpec]:
     """Register the acceptance rules."""
     return [
         PluginSpec("rule", "token", "specdec_core.verification.acceptance:SpeculativeSampling", TokenRuleConfig),
-        PluginSpec("rule", "block", "specdec_plugins.rules.block:BlockRule", BlockRuleConfig),
-        PluginSpec("rule", "rejection", "specdec_plugins.rules.rejection:RejectionRule", RejectionRuleConfig),
-        PluginSpec(
-            "rule", "exact-match", "specdec_plugins.rules.exact_match:ExactMatchRule", ExactMatchRuleConfig
-        ),
-        PluginSpec("rule", "typical", "specdec_plugins.rules.typical:TypicalRule", TypicalRuleConfig),
-        PluginSpec("rule", "top-k", "specdec_plugins.rules.top_k:TopKRule", TopKRuleConfig),
+        _spec("rule", "block", "rules.block:BlockRule", BlockRuleConfig),
+        _spec("rule", "rejection", "rules.lossless:RejectionRule", RejectionRuleConfig),
+        _spec("rule", "exact-match", "rules.lossless:ExactMatchRule", ExactMatchRuleConfig),
+        _spec("rule", "typical", "rules.lossy:TypicalRule", TypicalRuleConfig),
+        _spec("rule", "top-k", "rules.lossy:TopKRule", TopKRuleConfig),
     ]

@@ -8,7 +8,7 @@ from typer import Argument, Option
 from specdec_core.cli.options.shared_options import output_console, validated
 from specdec_core.interface.errors import ConfigError
 from specdec_core.registry.registry import default_registry
-from specdec_core.serving import transformers_folder, vllm_folder, vllm_module
+from specdec_core.serving import transformers_folder, vllm_module
 from specdec_core.study import run_model
 from specdec_core.study.config.yaml_source import parse_value
 
@@ -67,7 +67,7 @@ def export(
                 "work with --to transformers."
             )
         if config.vllm_method is not None:
-            path, command = folder, vllm_folder.write_folder(folder, config, tokens, overwrite)
+            path, command = folder, vllm_module.write_folder(folder, config, tokens, overwrite)
         else:
             vllm_module.check_exportable(default_registry(), config)
             path = vllm_module.write_proposer(folder, given["drafter"], config.name, tokens, overwrite)

@@ -18,6 +18,7 @@ from specdec_core.interface import (
     ModelSettings,
     PluginConfig,
     PluginError,
+    TargetInfo,
 )
 from specdec_core.interface.constraint import Constraint
 from specdec_core.interface.errors import ArgumentError, unknown_name
@@ -81,17 +82,32 @@ def make_drafter(
         return given
     registry = registry or default_registry()
     config = _settings(registry, "drafter", given)
+    return create_drafter(registry, config, target.info(folder))
+
+
+def create_drafter(registry: Registry, config: PluginConfig, target: TargetInfo) -> Drafter:
+    """Load a drafter for a target.
+
+    Args:
+        registry: Where plugins come from.
+        config: The drafter's settings, with its name.
+        target: What drafters see of the target.
+
+    Raises:
+        PluginError: It cannot be loaded, or its requirements are not met.
+    """
     unmet = unmet_requirements(
         registry,
         config,
         encoder_decoder=target.encoder_decoder,
         has_tokenizer=target.tokenizer is not None,
         has_hidden_states=target.features is not None,
-        folder=folder,
+        has_model=target.model is not None,
+        folder=target.folder,
     )
     for keys, error in unmet:
         raise PluginError(f"{dotted(keys)}: {error}" if keys else str(error)) from error
-    drafter: Drafter = registry.create("drafter", _name(config), config, target.info(folder))
+    drafter: Drafter = registry.create("drafter", _name(config), config, target)
     return drafter
 
 

@@ -39,43 +39,32 @@ def verifications(
         algorithm_1: Whether Algorithm 1 decided.
     """
     q = dense(proposal.q, proposal.tokens, p.shape[2]).float().cpu()
-    rows = enumerate(zip(p.cpu(), q, strict=True))
-    return tuple(_of_row(row, *own, lenience, numbers, verified, algorithm_1) for row, own in rows)
+    p = p.cpu()
 
+    def of_row(row: int) -> Verification:
+        draft = verified.draft[row]
+        parents = range(-1, len(draft) - 1) if verified.parents is None else verified.parents[row]
+        path = range(verified.accepted[row]) if verified.paths is None else verified.paths[row]
+        tests: list[DraftTest] = []
+        last, left = -1, p[row, 0]  # the last accepted node, and what its next child meets, `[V]`
+        for node, (x, parent) in enumerate(zip(draft, parents, strict=True)):
+            if parent != last:
+                continue
+            q_x = q[row, node]
+            taken, lenient = node in path, 1.0 if lenience is None else lenience[row][node]
+            r = numbers[row][node] if numbers else None
+            tests.append(DraftTest(x, float(left[x]), float(q_x[x]), r, lenient, taken, _top(left, q_x, x)))
+            if taken:
+                last, left = node, p[row, node + 1]
+            elif algorithm_1 and numbers:
+                weights = (left - q_x).clamp(min=0)
+                left = weights / weights.sum() if weights.sum() > 0 else left  # p equals q up to rounding
+        drawn = tuple(
+            (token, share) for token, share, _ in _top(left, torch.zeros_like(left), verified.token[row])
+        )
+        return Verification(tuple(tests), numbers[row][-1] if numbers else None, drawn, algorithm_1)
 
-def _of_row(
-    row: int,
-    p: Tensor,
-    every_q: Tensor,
-    lenience: Sequence[Sequence[float]] | None,
-    numbers: Sequence[Sequence[float]],
-    verified: Answered,
-    algorithm_1: bool,
-) -> Verification:
-    draft = verified.draft[row]
-    parents = range(-1, len(draft) - 1) if verified.parents is None else verified.parents[row]
-    path = range(verified.accepted[row]) if verified.paths is None else verified.paths[row]
-    tests: list[DraftTest] = []
-    last, left = -1, p[0]  # the last accepted node, and what its next child meets, `[V]`
-    for node, (x, parent) in enumerate(zip(draft, parents, strict=True)):
-        if parent != last:
-            continue
-        q = every_q[node]
-        taken, lenient = node in path, 1.0 if lenience is None else lenience[row][node]
-        r = numbers[row][node] if numbers else None
-        tests.append(DraftTest(x, float(left[x]), float(q[x]), r, lenient, taken, _top(left, q, x)))
-        if taken:
-            last, left = node, p[node + 1]
-        elif algorithm_1 and numbers:
-            left = _residual(left, q)
-    drawn = tuple((token, share) for token, share, _ in _top(left, torch.zeros_like(left), verified.token[row]))
-    return Verification(tuple(tests), numbers[row][-1] if numbers else None, drawn, algorithm_1)
-
-
-def _residual(p: Tensor, q: Tensor) -> Tensor:
-    """Return norm(max(0, p - q)); p where nothing is left, as p equals q up to rounding."""
-    weights = (p - q).clamp(min=0)
-    return weights / weights.sum() if weights.sum() > 0 else p
+    return tuple(map(of_row, range(len(p))))
 
 
 def _top(p: Tensor, q: Tensor, x: int) -> tuple[tuple[int, float, float], ...]:

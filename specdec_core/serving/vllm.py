@@ -7,16 +7,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from specdec_core.decoding.arguments import create_drafter
 from specdec_core.decoding.guard import PluginGuard
 from specdec_core.decoding.opening import LoopContext
 from specdec_core.decoding.proposer import Proposer
-from specdec_core.interface import BatchInfo, ConfigError, Drafter, PluginError, SessionInfo, TargetInfo
+from specdec_core.interface import BatchInfo, ConfigError, Drafter, SessionInfo, TargetInfo
 from specdec_core.interface.controllers import FixedGamma, FixedGammaConfig
 from specdec_core.interface.settings import SamplingSettings
 from specdec_core.models.device import inference_only
 from specdec_core.models.load.locate import read_tokenizer
-from specdec_core.models.load.model_requirements import unmet_requirements
-from specdec_core.registry.nesting import dotted
 from specdec_core.registry.registry import default_registry
 from specdec_core.registry.settings_models import plugin_settings
 from specdec_core.sampling.generators import RowGenerators
@@ -87,18 +86,7 @@ class VllmProposer:
         registry = default_registry()
         config = plugin_settings(registry, "drafter", self.settings)
         check_exportable(registry, config)
-        for keys, error in unmet_requirements(
-            registry,
-            config,
-            encoder_decoder=False,
-            has_tokenizer=target.tokenizer is not None,
-            has_hidden_states=False,
-            folder=target.folder,
-        ):
-            raise PluginError(f"{dotted(keys)}: {error}" if keys else str(error)) from error
-        name: str = getattr(config, "name")  # noqa: B009  (the registry adds it; mypy knows no such field)
-        drafter: Drafter = registry.create("drafter", name, config, target)
-        return drafter
+        return create_drafter(registry, config, target)
 
     @inference_only
     def propose(

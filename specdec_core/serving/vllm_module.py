@@ -1,4 +1,4 @@
-"""The module that `specdec export --to vllm` writes. Importing this imports no torch."""
+"""What `specdec export --to vllm` writes: a module, or a folder for what vLLM runs itself. Imports no torch."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from specdec_core.interface.errors import ConfigError, exception_text
+from specdec_core.interface.files import check_output, writing_folder
 from specdec_core.registry.nesting import dotted
 from specdec_core.registry.requirements import beyond_token_ids
 from specdec_core.serving.generated import check_module, module_source, write_module
 
 if TYPE_CHECKING:
-    from specdec_core.interface import PluginConfig
+    from specdec_core.interface import DrafterConfig, PluginConfig
     from specdec_core.registry.registry import Registry
 
 _MODULE = '''\
@@ -114,3 +115,23 @@ def serve_command(path: Path, gamma: int) -> str:
     config = {"method": "custom_class", "model": f"{path.stem}.{_CLASS}", "num_speculative_tokens": gamma}
     folder, given = shlex.quote(str(path.parent)), shlex.quote(json.dumps(config))
     return f"PYTHONPATH={folder} vllm serve MODEL --speculative-config {given}"
+
+
+def write_folder(folder: Path, config: DrafterConfig, gamma: int, overwrite: bool) -> str:
+    """Write what vLLM loads; return the command that serves a model with it.
+
+    Args:
+        folder: Where to.
+        config: The drafter's settings, with a `vllm_method`.
+        gamma: The number of tokens of a draft.
+        overwrite: Whether to replace a folder that an earlier export wrote.
+
+    Raises:
+        ConfigError: vLLM cannot load the drafter, or the folder cannot be written.
+        ModelError: The drafter's model does not exist, or is incomplete.
+    """
+    check_output(folder, overwrite, folder_with="config.json")
+    with writing_folder(folder) as temporary:
+        more = config.export_vllm(temporary)
+    keys = {"method": config.vllm_method, "model": str(folder), "num_speculative_tokens": gamma, **more}
+    return f"vllm serve MODEL --speculative-config {shlex.quote(json.dumps(keys))}"

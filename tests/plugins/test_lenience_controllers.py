@@ -7,8 +7,7 @@ from pydantic import ValidationError
 
 from specdec_core.interface import BatchInfo, Outcome, StepReport
 from specdec_plugins.lenience.budgeted import BudgetedLenience, BudgetedLenienceConfig
-from specdec_plugins.lenience.constant import ConstantLenienceConfig
-from specdec_plugins.lenience.greedy import GreedyLenience, GreedyLenienceConfig
+from specdec_plugins.lenience.constant import ConstantLenienceConfig, GreedyLenience, GreedyLenienceConfig
 from specdec_plugins.lenience.schedule import ScheduleLenience, ScheduleLenienceConfig, lenience_at
 
 

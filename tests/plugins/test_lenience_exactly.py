@@ -12,8 +12,12 @@ from specdec_core.decoding.counts import Metrics
 from specdec_core.decoding.decoder import Decoder
 from specdec_core.interface.settings import GenerationSettings, SamplingSettings
 from specdec_plugins.lenience.budgeted import BudgetedLenience, BudgetedLenienceConfig
-from specdec_plugins.lenience.constant import ConstantLenience, ConstantLenienceConfig
-from specdec_plugins.lenience.greedy import GreedyLenience, GreedyLenienceConfig
+from specdec_plugins.lenience.constant import (
+    ConstantLenience,
+    ConstantLenienceConfig,
+    GreedyLenience,
+    GreedyLenienceConfig,
+)
 from specdec_plugins.lenience.schedule import ScheduleLenience, ScheduleLenienceConfig, lenience_at
 from tests.lossless import EOS, PROMPT, VOCAB, enumerate_continuations, p_value, small_target
 from tests.pairwise import some

@@ -22,8 +22,8 @@ from specdec_core.testing.harness.rule_distribution import (
 )
 from specdec_core.verification import SpeculativeSampling, accept_greedy
 from specdec_plugins.rules.block import BlockRule
-from specdec_plugins.rules.exact_match import ExactMatchRule
-from specdec_plugins.rules.rejection import RejectionRule
+from specdec_plugins.rules.lossless import ExactMatchRule, RejectionRule
+from specdec_plugins.rules.lossy import TopKRule, TypicalRule
 from specdec_plugins.rules.settings import (
     BlockRuleConfig,
     ExactMatchRuleConfig,
@@ -31,8 +31,6 @@ from specdec_plugins.rules.settings import (
     TopKRuleConfig,
     TypicalRuleConfig,
 )
-from specdec_plugins.rules.top_k import TopKRule
-from specdec_plugins.rules.typical import TypicalRule
 from tests.catalogue import Catalogue
 from tests.lossless import VOCAB, doubled_p_value, enumerate_continuations, p_value, sample, small_target
 from tests.pairwise import some

@@ -1,4 +1,4 @@
-"""The constant lenience controller: the same lenience in every step."""
+"""The constant and the greedy lenience controller: the same lenience in every step, or in greedy decoding only."""
 
 from __future__ import annotations
 
@@ -51,3 +51,40 @@ class ConstantLenienceSession(LenienceSession):
     def lenience(self) -> Sequence[float]:
         """Return l of each sequence."""
         return self._leniences
+
+
+class GreedyLenienceConfig(LenienceConfig):
+    """Lenient in greedy decoding, lossless when tokens are sampled.
+
+    The lenience of greedy decoding.
+    """
+
+    lenience: Lenience
+    """l: a draft token is accepted if it is at least l times as probable as the most probable token; 1 is
+    lossless."""
+
+    @property
+    def lossless(self) -> bool:
+        """Whether l is 1."""
+        return self.lenience == 1
+
+    def lossless_for(self, *, greedy: bool) -> bool:
+        """Return whether l is 1: it always is where the target samples."""
+        return self.lossless or not greedy
+
+
+class GreedyLenience(LenienceController):
+    """Accepts a draft token in greedy decoding if p(x) >= l max p, p before the argmax; l is 1 when sampling.
+
+    l applies before standardization: it compares a token with the most probable one, not p with q. In logits it is
+    a margin of log(1 / l) below the best. `constant` does the same in greedy decoding, but also multiplies q when
+    tokens are sampled; this controller keeps sampling exact.
+
+    References:
+        Appendix A.5 of arXiv 2211.17192, which prints the inequality the other way round.
+    """
+
+    def open(self, batch: BatchInfo) -> LenienceSession:
+        """Start a batch."""
+        lenience = float(self.config.lenience) if batch.greedy else 1.0
+        return ConstantLenienceSession(lenience, batch.batch_size)

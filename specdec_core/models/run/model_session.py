@@ -15,12 +15,11 @@ from specdec_core.models.device import inference_only, moved, uploaded
 from specdec_core.models.fast.static import WIDEST, Outputs
 from specdec_core.models.fast.static_step import READ, Decision, Line
 from specdec_core.models.loaded import LoadedModel
-from specdec_core.models.run.block import Block
 from specdec_core.models.run.cache import SlotCache, WritePlan
 from specdec_core.models.run.cached_tree import CachedTree
 from specdec_core.models.run.encoder import Encoded, EncoderMemory
 from specdec_core.models.run.forward import ModelForward, Output, check_ready
-from specdec_core.models.run.placement import Placement
+from specdec_core.models.run.placement import Block, Placement
 
 
 class ModelSession:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple
 
 import torch
@@ -10,11 +11,33 @@ from torch import Tensor
 
 from specdec_core.models.device import moved
 from specdec_core.models.fast.static import block_layout
-from specdec_core.models.run.block import Block
 from specdec_core.models.run.cache import CHUNK
 
 _AHEAD = 8
 """Tokens of each row that are placed before they are read: a draft reads one per pass."""
+
+
+class Block(NamedTuple):
+    """The input of one forward pass, aligned so that draft token i is in the same column for all rows.
+
+    Row b holds left padding, its committed tokens that are not cached yet, its draft, and right padding. The last
+    committed tokens of all rows share a column, and so do the logits that verify draft token i.
+
+    Attributes:
+        tokens: `[B, T]` int64.
+        padding: Left padding of each row.
+        counts: Number of tokens of each row, without padding.
+        keep: Number of last columns whose logits are needed.
+        draft: Number of last columns that hold draft tokens.
+        inputs: Further arguments of the model's forward, aligned like the tokens.
+    """
+
+    tokens: Tensor
+    padding: tuple[int, ...]
+    counts: tuple[int, ...]
+    keep: int
+    draft: int
+    inputs: Mapping[str, Tensor] = MappingProxyType({})
 
 
 class Placed(NamedTuple):

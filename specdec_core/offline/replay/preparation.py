@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from specdec_core.decoding.arguments import create_drafter
 from specdec_core.interface import (
     LAST_HIDDEN,
     ConfigError,
@@ -26,7 +27,7 @@ from specdec_core.offline.record.decode import forced_pass
 from specdec_core.offline.record.format import PartHeader, Record, RecordedText
 from specdec_core.offline.record.recorded_target import load_recorded, target_info
 from specdec_core.offline.replay.text_oracle import ForcedText
-from specdec_core.registry.nesting import Keys, dotted
+from specdec_core.registry.nesting import Keys
 from specdec_core.registry.registry import Registry, default_registry
 
 
@@ -130,11 +131,7 @@ class Preparation:
         unmet = partial(self._unmet, config)
         if len(unmet(info)) > len(unmet(info, loaded=True)):
             info = self._target.info(self._folder)
-        for keys, error in unmet(info):
-            raise PluginError(f"{dotted(keys)}: {error}" if keys else str(error)) from error
-        name: str = getattr(config, "name")  # noqa: B009  (the registry adds it; mypy knows no such field)
-        drafter: Drafter = self._registry.create("drafter", name, config, info)
-        return drafter
+        return create_drafter(self._registry, config, info)
 
     def _unmet(
         self, config: PluginConfig, info: TargetInfo, *, loaded: bool = False

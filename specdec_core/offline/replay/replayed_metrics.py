@@ -12,8 +12,8 @@ that is not this one. There are some hundred steps for each text.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -99,8 +99,16 @@ def expected_metrics(
         costs.check(longest)
     tokens = np.array(list(map(len, acceptance)), dtype=np.float64)
     if isinstance(gamma, GammaController) and type(gamma) is not FixedGamma:
-        runs, notes = _draw_runs(acceptance, gamma, greedy, costs, draws, seed, rule=rule)
-        return replace(_drawn(runs, tokens, timed=costs is not None), notes=notes)
+        if draws < 1:
+            raise ConfigError(f"draws is {draws!r}; it must be a whole number, at least 1.")
+        accept = [[each.accept(rule) for each in text.by_budget or (text,)] for text in acceptance]
+        # Of its own text, so that a text's runs do not depend on which others are replayed with it.
+        runs = (
+            _Run(text, own, gamma, greedy, costs, np.random.default_rng((seed, text.number, text.sample, draw)))
+            for text, own in zip(acceptance, accept, strict=True)
+            for draw in range(draws)
+        )
+        return _drawn(runs, tokens, draws, timed=costs is not None)
     return _exact(expected_counts([one.drafted(longest, rule) for one in acceptance], longest), tokens, costs)
 
 
@@ -160,41 +168,17 @@ def _trimmed(values: NDArray[np.float64]) -> tuple[float, ...]:
     return tuple(map(float, values[: indices[-1] + 1])) if len(indices) else ()
 
 
-def _drawn(runs: Sequence[Sequence[Metrics]], tokens: NDArray[np.float64], *, timed: bool) -> Replayed:
-    draws, every = len(runs[0]), [one for row in runs for one in row]
+def _drawn(runs: Iterable[_Run], tokens: NDArray[np.float64], draws: int, *, timed: bool) -> Replayed:
+    every, watches = zip(*((run.metrics(), run.watches) for run in runs), strict=True)
     metrics = _divided(Metrics.total(every), draws)
     found = [(one.target_calls, one.accepted, one.accepted + one.rejected, one.seconds) for one in every]
-    each = np.array(found, dtype=np.float64).reshape(len(runs), draws, 4)
+    each = np.array(found, dtype=np.float64).reshape(len(tokens), draws, 4)
     names = ("steps", "accepted", "verified", *(["seconds"] if timed else []))
     totals = each[..., 0].sum(axis=0)
     error = float(totals.std(ddof=1) / np.sqrt(draws) / totals.mean()) if draws > 1 else np.nan
     by_text = {"tokens": tokens, **dict(zip(names, each.mean(axis=1).T, strict=False))}
-    return Replayed(metrics, by_text, float(metrics.block_efficiency * error))
-
-
-def _draw_runs(
-    acceptance: Sequence[TextAcceptance],
-    controller: GammaController,
-    greedy: bool,
-    costs: StepCosts | None,
-    draws: int,
-    seed: int,
-    *,
-    rule: AcceptanceRule | None = None,
-) -> tuple[list[list[Metrics]], tuple[str, ...]]:
-    """Run a controller over each text, a number of times; return what was counted, and what to note."""
-    if draws < 1:
-        raise ConfigError(f"draws is {draws!r}; it must be a whole number, at least 1.")
-    found: list[list[Metrics]] = []
-    watches = False
-    for text in acceptance:
-        accept = [one.accept(rule) for one in text.by_budget or (text,)]
-        # Of its own text, so that a text's runs do not depend on which others are replayed with it.
-        seeds = [(seed, text.number, text.sample, draw) for draw in range(draws)]
-        runs = [_Run(text, accept, controller, greedy, costs, np.random.default_rng(one)) for one in seeds]
-        found.append([run.metrics() for run in runs])
-        watches = watches or any(run.watches for run in runs)
-    return found, (_CONFIDENCE_NOTE,) if watches else ()
+    notes = (_CONFIDENCE_NOTE,) if any(watches) else ()
+    return Replayed(metrics, by_text, float(metrics.block_efficiency * error), notes)
 
 
 class _Run:
