@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
@@ -26,17 +26,15 @@ _FREE = {"output", "overwrite", "resume", "evaluate_every", "checkpoint_minutes"
 
 @dataclass(frozen=True)
 class TrainingRun:
-    """A finished training run. Call `folder.remove()` once its result is written.
+    """A finished training run.
 
     Attributes:
         trained: Its progress and learning curve.
         held_out: Number of held-out tokens.
-        folder: Its checkpoints, from which the result can be written again.
     """
 
     trained: Trained
     held_out: int
-    folder: TrainingFolder
 
     def facts(self, parameters: int) -> dict[str, str | int | float]:
         """Return the facts for the report.
@@ -68,45 +66,6 @@ class TrainingRun:
         return facts | {
             f"block efficiency {when}": round(one["block_efficiency"], 4) for when, one in points.items()
         }
-
-
-def run_training(
-    config: TrainingConfig,
-    target: LoadedModel,
-    learning_rate: float,
-    make_objective: Callable[[TrainingData, torch.dtype], Objective],
-    progress: Progress,
-) -> TrainingRun:
-    """Train to the end of the budget, from the start or from the last checkpoint.
-
-    Args:
-        config: The settings.
-        target: The target.
-        learning_rate: The peak learning rate.
-        make_objective: Returns the objective, given the training data and the dtype of matrix products.
-        progress: Receives all stages.
-
-    Raises:
-        SpecdecError: The data is unusable. Only a checkpoint, if any, is left, from which the run can be resumed.
-    """
-    dtype = autocast_dtype(config.dtype, target.device)
-    folder = TrainingFolder(config.output, _settings(config, target, learning_rate, dtype))
-    folder.begin(resume=config.resume, overwrite=config.overwrite)
-    try:
-        data = _data(config, target, folder, progress)
-        trained = train(make_objective(data, dtype), config, learning_rate, folder, progress)
-    except BaseException:
-        folder.tidy()
-        raise
-    return TrainingRun(trained, data.held_out.positions, folder)
-
-
-def _data(config: TrainingConfig, target: LoadedModel, folder: TrainingFolder, progress: Progress) -> TrainingData:
-    if config.resume:
-        return folder.load_rows()
-    data = gather(config, target, progress)
-    folder.save_rows(data)
-    return data
 
 
 def _settings(
@@ -242,19 +201,27 @@ class WeightsTrainer(Trainer, Generic[_Trained]):
         progress.stage("loading the target")
         target = load_model(config.target, device=config.device, packed=False, compile=False)
         prepared = self.prepare(target)
-        made: list[_Trained] = []
-
-        def objective(data: TrainingData, dtype: torch.dtype) -> Objective:
-            made.append(self.distillation(config, target, prepared, data, dtype))
-            return made[0].objective()
-
-        run = run_training(config, target, config.learning_rate or self.rate, objective, progress)
+        rate, dtype = config.learning_rate or self.rate, autocast_dtype(config.dtype, target.device)
+        folder = TrainingFolder(config.output, _settings(config, target, rate, dtype))
+        folder.begin(resume=config.resume, overwrite=config.overwrite)
+        try:
+            if config.resume:
+                data = folder.load_rows()
+            else:
+                data = gather(config, target, progress)
+                folder.save_rows(data)
+            distillation = self.distillation(config, target, prepared, data, dtype)
+            trained = train(distillation.objective(), config, rate, folder, progress)
+        except BaseException:
+            folder.tidy()  # only a checkpoint, if any, is left
+            raise
+        run = TrainingRun(trained, data.held_out.positions)
         progress.stage(f"writing {self.result}")
-        facts = self.write(made[0], target, run)
+        facts = self.write(distillation, target, run)
         if self.folder_with is None:
             with writing_file(curve_path(config.output)) as temporary:
                 write_points(run.trained.curve, temporary)
-        run.folder.remove()
+        folder.remove()
         return TrainingReport(tuple(outputs), facts, usage(self.drafter, "model", config.output))
 
 
