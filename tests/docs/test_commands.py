@@ -249,7 +249,7 @@ def test_other_programs_are_known():
     # Installation and the scripts of the repository are run by .ci/run; pytest on a package by test_examples.py.
     programs = {Path(words[0]).name for words in shown_commands()} - {"specdec", "python"}
     assert programs <= {
-        *["echo", "grep", "head", "pip", "python3.11", "pytest", "run", "install", "test", "check", "docs"]
+        *["echo", "grep", "head", "sed", "pip", "python3.11", "pytest", "run", "install", "test", "check", "docs"]
     }
 
 
