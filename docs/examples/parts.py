@@ -1,13 +1,19 @@
-"""Drafters that use more of the interface: hidden states, nested drafters, state, trees."""
+"""Drafters that use more of the interface: hidden states, nested drafters, models, services, state, trees."""
 
+import json
 from collections.abc import Sequence
+from itertools import count
+from operator import add
+from time import monotonic
 from typing import Annotated
+from urllib.request import urlopen
 
 import torch
 from pydantic import Field
 from torch import Tensor
 
 from specdec_core import (
+    AutoregressiveDrafter,
     DeterministicDrafter,
     Drafter,
     DrafterConfig,
@@ -19,11 +25,23 @@ from specdec_core import (
     SessionInfo,
     TargetInfo,
     hookimpl,
+    load_model,
 )
 from specdec_core.interface import LAST_HIDDEN, CompositeDrafter, ModelError, NestedDrafter
+from specdec_core.models import LoadedModel, ModelSession
 from specdec_core.verification import dense
 
 
+# --8<-- [start:autoregressive]
+class Frequent(AutoregressiveDrafter):
+    """Scores each token by how often it occurs in the text so far."""
+
+    def logits(self, prefix: Sequence[int]) -> Tensor:
+        counts = torch.bincount(torch.tensor(prefix), minlength=self.target.vocab_size)
+        return (counts + 0.5).log()  # [V]
+
+
+# --8<-- [end:autoregressive]
 class SecondThoughtConfig(DrafterConfig):
     """Proposes what the target would have predicted in place of the last token."""
 
@@ -169,6 +187,91 @@ class MixtureSession(DraftSession):
 
 
 # --8<-- [end:mixture]
+class OwnModelConfig(DrafterConfig):
+    """Drafts with a model that has the target's vocabulary."""
+
+    targets = "decoder-only"
+
+    model: str = "builtin:drafter"
+    """A folder, a hub name or a built-in model."""
+
+
+class OwnModel(Drafter):
+    """Drafts with a model and its key-value cache."""
+
+    autoregressive = True
+
+    def __init__(self, config: OwnModelConfig, target: TargetInfo) -> None:
+        super().__init__(config, target)
+        self.loaded = load_model(config.model, folder=target.folder)
+        # It reads all tokens but the last that it drafts.
+        self.max_length = None if self.loaded.max_positions is None else self.loaded.max_positions + 1
+
+    def open(self, session: SessionInfo) -> DraftSession:
+        return OwnModelSession(self.loaded, session)
+
+
+# --8<-- [start:model]
+class OwnModelSession(DraftSession):
+    """Between steps, the cache holds committed tokens."""
+
+    def __init__(self, loaded: LoadedModel, session: SessionInfo) -> None:
+        room = session.capacity + session.max_gamma
+        self.model = ModelSession(loaded, session.batch_size, room, vocab_size=session.vocab_size)
+
+    def propose(self, request: DraftRequest) -> Proposal:
+        # The last committed token is read even if it is cached: the logits after it are not.
+        pairs = zip(self.model.lengths, request.tokens, strict=True)
+        self.model.rollback([min(cached, len(row) - 1) for cached, row in pairs])
+        each = zip(self.model.lengths, request.tokens, request.budget, strict=True)
+        unread = [row[cached:] if most else () for cached, row, most in each]
+        drawn, kept = None, list(map(add, self.model.lengths, map(len, unread)))
+        for depth in count():
+            if not request.wants_more():
+                break
+            if drawn is None:
+                logits = self.model.forward(unread)  # [B, 1, V]
+            else:
+                more = [int(most > depth) for most in request.budget]
+                logits = self.model.forward([()] * len(more), drawn[:, None], more)
+            drawn = request.sample(logits[:, -1])
+        self.model.rollback(kept)  # accepted tokens are read in the next step, together
+        return request.proposal()
+
+    def rollback(self, lengths: Sequence[int]) -> None:
+        self.model.rollback(lengths)
+
+    def close(self) -> None:
+        self.model.close()
+
+
+# --8<-- [end:model]
+class ServedConfig(DrafterConfig):
+    """Drafts what a service answers."""
+
+    url: str
+    """Where it answers `{"tokens": [...], "budget": n}` with a list of token ids."""
+
+
+# --8<-- [start:service]
+class Served(DeterministicDrafter):
+    """Asks a service for drafts, and drafts nothing for a second after it was slow or away."""
+
+    away_until = 0.0
+
+    def draft(self, tokens: Sequence[int], budget: int) -> Sequence[int]:
+        if monotonic() < self.away_until:
+            return []
+        asked = json.dumps({"tokens": list(tokens), "budget": budget}).encode()
+        try:
+            with urlopen(self.config.url, asked, timeout=0.1) as answer:
+                return json.load(answer)[:budget]
+        except (OSError, ValueError):  # not there, too late, or no JSON
+            self.away_until = monotonic() + 1
+            return []
+
+
+# --8<-- [end:service]
 class Fading(Drafter):
     """Scores tokens by a decaying sum of the embeddings before them."""
 
@@ -253,6 +356,9 @@ def specdec_drafters() -> list[PluginSpec]:
         PluginSpec("drafter", "second-thought", "parts:SecondThought", SecondThoughtConfig),
         PluginSpec("drafter", "cap", "parts:Cap", CapConfig),
         PluginSpec("drafter", "mixture", "parts:Mixture", MixtureConfig),
+        PluginSpec("drafter", "frequent", "parts:Frequent", DrafterConfig),
+        PluginSpec("drafter", "own-model", "parts:OwnModel", OwnModelConfig),
+        PluginSpec("drafter", "served", "parts:Served", ServedConfig),
         PluginSpec("drafter", "fading", "parts:Fading", DrafterConfig),
         PluginSpec("drafter", "everywhere", "parts:Everywhere", DrafterConfig),
         PluginSpec("drafter", "branching", "parts:Branching", DrafterConfig),

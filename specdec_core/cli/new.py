@@ -31,7 +31,7 @@ def new(
         Style | None,
         Option(
             help="The drafter's interface: a function from tokens to tokens, a function from a prefix to logits, "
-            "or sessions with state.",
+            "sessions with state, or state that outlives requests.",
             show_default="deterministic",
         ),
     ] = None,

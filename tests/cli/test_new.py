@@ -26,6 +26,7 @@ SHAPES = {
     "deterministic": (),
     "autoregressive": ("--style", "autoregressive"),
     "session": ("--style", "session"),
+    "remembers": ("--style", "remembers"),
     "gamma": ("--kind", "gamma"),
     "lenience": ("--kind", "lenience"),
     "rule": ("--kind", "rule"),
@@ -126,7 +127,7 @@ def test_its_own_tests_pass(new, tmp_path, toys, shape):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("shape", ["autoregressive", "session"])
+@pytest.mark.parametrize("shape", ["autoregressive", "session", "remembers"])
 def test_it_passes_the_kit(new, tmp_path, shape):
     # .ci/newcomer does the same for the other shapes, from installation to comparison.
     assert new("last-word", "--output", "made", *SHAPES[shape]).exit_code == 0

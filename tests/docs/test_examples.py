@@ -6,10 +6,13 @@ import importlib
 import json
 import re
 import textwrap
+import threading
 from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from importlib.metadata import EntryPoint, entry_points
 from itertools import pairwise
 from pathlib import Path
+from time import monotonic
 from types import SimpleNamespace
 
 import pytest
@@ -20,6 +23,7 @@ from specdec_core import (
     Decoder,
     GenerationSettings,
     SamplingSettings,
+    TargetInfo,
 )
 from specdec_core.cli.main import app
 from specdec_core.decoding.observers import TraceObserver
@@ -37,10 +41,14 @@ from tests.docs.pages import ROOT
 from tests.drafters.support import info_for, request_for
 from tests.lossless import PROMPT, VOCAB, doubled_p_value, enumerate_continuations, small_target
 from tests.packages import install, run
+from tests.tiny import tiny_model
 from tests.toys import Gamma, RememberingDrafter, TableDrafter
 
 EXAMPLES = ROOT / "docs" / "examples"
-OF_THE_TUTORIAL = ("pairs", "second-thought", "cap", "mixture", "fading", "everywhere", "branching")
+OF_THE_TUTORIAL = (
+    *("pairs", "second-thought", "cap", "mixture", "frequent", "own-model"),
+    *("fading", "everywhere", "branching"),
+)
 TABLE = {"2": {"3": 4, "5": 1}, "3": {"5": 2}, "0": {"0": 1, "1": 3, "2": 9}}
 LENGTH = GenerationSettings(max_new_tokens=12, ignore_eos=True)
 
@@ -56,11 +64,13 @@ def registry(installed):
 def make(registry, tmp_path):
     """Makes a plugin from what a study would say of it."""
     (tmp_path / "table.json").write_text(json.dumps(TABLE), encoding="utf-8")
+    tiny_model("llama", VOCAB, seed=5).save_pretrained(tmp_path / "model")
     pairs = {"name": "pairs", "table": str(tmp_path / "table.json")}
     long = {
         "pairs": pairs,
         "cap": {"name": "cap", "drafter": pairs, "max_tokens": 1},
         "mixture": {"name": "mixture", "drafters": [pairs, {"name": "suffix"}]},
+        "own-model": {"name": "own-model", "model": str(tmp_path / "model")},
     }
 
     def make(kind, written, *target):
@@ -162,6 +172,38 @@ def test_a_capped_drafter_drafts_no_more_than_its_cap(make):
     decoder = Decoder(target, make("drafter", "cap", target.info()), gamma=Gamma(3), strict=True)
     metrics = decoder.generate([[2, 3, 5]], LENGTH).metrics
     assert 0 < metrics.drafted <= metrics.target_calls
+
+
+def test_a_draft_model_with_a_cache_gives_the_targets_distribution(make):
+    target, prompt = small_target("cpu"), [2, 3, 5]
+    drafter = make("drafter", "own-model", target.info())
+    decoder = Decoder(target, drafter, gamma=Gamma(3, 0, 2, stop_below=0.1), sampling=MIXED, strict=True)
+    assert doubled_p_value(decoder, enumerate_continuations(target, MIXED, prompt), 2500, 500, prompt) > 1e-4
+
+
+class Answers(BaseHTTPRequestHandler):
+    """Answers with the last tokens of the text."""
+
+    def do_POST(self):
+        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(json.dumps(asked["tokens"][-3:]).encode())
+
+    def log_message(self, *_):
+        pass
+
+
+def test_a_service_that_is_away_costs_no_token_and_little_time(make):
+    with HTTPServer(("127.0.0.1", 0), Answers) as server:
+        drafter = make(
+            "drafter", {"name": "served", "url": f"http://127.0.0.1:{server.server_port}"}, TargetInfo(9)
+        )
+        threading.Thread(target=server.handle_request, daemon=True).start()
+        assert drafter.draft([1, 2, 3, 4], 2) == [2, 3]
+    begun = monotonic()
+    assert [drafter.draft([1, 2, 3, 4], 2) for _ in range(99)] == [[]] * 99
+    assert monotonic() - begun < 1
 
 
 MIXED = SamplingSettings(temperature=0.7, top_p=0.6)

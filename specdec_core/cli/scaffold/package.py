@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 Kind: TypeAlias = Literal["drafter", "gamma", "lenience", "rule"]
 """The kinds of plugins that a package can be for."""
-Style: TypeAlias = Literal["deterministic", "autoregressive", "session"]
+Style: TypeAlias = Literal["deterministic", "autoregressive", "session", "remembers"]
 """How a drafter is written."""
-STYLES: tuple[Style, ...] = ("deterministic", "autoregressive", "session")
+STYLES: tuple[Style, ...] = ("deterministic", "autoregressive", "session", "remembers")
 
 _NO_TEXT_IN_YAML = {"true", "false", "null", "yes", "no", "on", "off", "y", "n"}
 """Names that some version of YAML reads as booleans or null."""
@@ -48,6 +48,7 @@ _SHAPES = {
     "deterministic": _Shape("Proposes the tokens that have followed most often so far.", "min_count: 2", 0),
     "autoregressive": _Shape("Samples tokens by how often they followed the last one.", "unseen_weight: 0.5", 1),
     "session": _Shape("Samples tokens by how often they followed the last one.", "unseen_weight: 0.5", 1),
+    "remembers": _Shape("Proposes what followed the last tokens in a user's earlier requests.", "match: 3", 0),
     "gamma": _Shape("Drafts one token more than were accepted on average lately.", "max_gamma: 8", 1),
     "lenience": _Shape("Lenient while a sequence has deviated little from the target.", "max_deviation: 0.05", 1),
     "rule": _Shape("Accepts draft tokens that are not much less probable than the best.", "share: 0.5", 1),
@@ -76,7 +77,8 @@ def package_files(names: Names, kind: Kind, style: Style = "deterministic") -> t
         names: The plugin's names.
         kind: The kind of plugin.
         style: The drafter's interface: `deterministic`, a function from tokens to tokens; `autoregressive`, a
-            function from a prefix to logits; `session`, with state for each batch. Controllers ignore it.
+            function from a prefix to logits; `session`, with state for each batch; `remembers`, which learns from
+            earlier requests. Controllers ignore it.
     """
     module = f"{names.module}.py"
     template = style if kind == "drafter" else kind
