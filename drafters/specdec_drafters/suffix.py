@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from threading import Lock
-from typing import TYPE_CHECKING
 
 from specdec_core.interface import Drafter, DraftRequest, DraftSession, Proposal, SessionInfo, TargetInfo
 from specdec_drafters.common.retrieval import GrowingText, RetrievalSession, TokenIndex
 from specdec_drafters.settings import SuffixConfig
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
 
 _SHARE = 16
 """Indexes of at most one in this many of the kept requests are merged, so up to twice that are dropped at once."""

@@ -9,24 +9,20 @@ from __future__ import annotations
 import os
 import re
 import sys
+from collections.abc import Iterable, Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pluggy
 
 from specdec_core.interface import ModelsSpec, PluginSpec
 from specdec_core.interface.errors import exception_text
-from specdec_core.interface.spec import CONFIG_BASES
+from specdec_core.interface.spec import CONFIG_BASES, ListedKind
 from specdec_core.registry.cli_fields import cli_fields
 from specdec_core.registry.hookspecs import HOOKS_BY_KIND, PROJECT, HookSpecs
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from specdec_core.interface.spec import ListedKind
 
 ALLOW_LIST = "SPECDEC_PLUGINS"
 """Environment variable that restricts loading to these distributions and entry points, separated by commas."""

@@ -5,8 +5,10 @@ from __future__ import annotations
 import functools
 import importlib
 from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
+from importlib.metadata import EntryPoint
+from typing import Any, Literal, TypeAlias, cast
 
 from specdec_core.interface import (
     AcceptanceRule,
@@ -26,16 +28,10 @@ from specdec_core.interface.errors import (
     exception_text,
     unknown_name,
 )
-from specdec_core.interface.spec import PluginKind
+from specdec_core.interface.spec import ListedKind, PluginKind
 from specdec_core.registry.discovery import LoadedPlugin, Origin, discover
 from specdec_core.registry.hookspecs import KIND_LABELS
 from specdec_core.registry.requirements import check_requirements
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from importlib.metadata import EntryPoint
-
-    from specdec_core.interface.spec import ListedKind
 
 _Claims: TypeAlias = "list[tuple[Origin, PluginSpec | ModelsSpec]]"
 """Everything that is registered under one name."""

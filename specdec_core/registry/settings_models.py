@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ForwardRef, Literal, Union, ca
 from pydantic import BaseModel, BeforeValidator, Field, ValidationError, create_model, model_validator
 from pydantic_core import PydanticCustomError
 
-from specdec_core.interface import Nested
+from specdec_core.interface import Nested, PluginConfig, PluginSpec
 from specdec_core.interface.errors import ConfigError, PluginError, SpecdecError, exception_text
 from specdec_core.registry.hookspecs import KIND_LABELS
 from specdec_core.registry.nesting import marker_of
@@ -20,7 +20,6 @@ from specdec_core.registry.validation_errors import describe
 if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
 
-    from specdec_core.interface import PluginConfig, PluginSpec
     from specdec_core.interface.spec import PluginKind
     from specdec_core.registry.registry import Registry
 

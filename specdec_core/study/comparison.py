@@ -6,7 +6,7 @@ import html
 import io
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -17,8 +17,6 @@ from specdec_core.study.config.loader import MAX_RUNS, load_study
 from specdec_core.study.config.study import Study, with_task
 
 if TYPE_CHECKING:
-    from contextlib import AbstractContextManager
-
     from rich.console import RenderableType
 
     from specdec_core.interface import Progress

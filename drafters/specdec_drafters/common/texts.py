@@ -11,19 +11,15 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from specdec_core.interface import ConfigError
+from specdec_core.interface import ConfigError, TargetInfo
 from specdec_core.interface.errors import reading
 from specdec_core.interface.files import input_path
 from specdec_core.registry import shipped_file
 from specdec_drafters.settings import BUILTIN_STDLIB
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
     import numpy as np
     from numpy.typing import NDArray
-
-    from specdec_core.interface import TargetInfo
 
 
 BUILTIN_STDLIB_BYTES = 4_000_000

@@ -10,25 +10,19 @@ import gzip
 import math
 import re
 from codecs import BOM_UTF8
+from collections.abc import Callable, Iterable, Sequence
 from itertools import chain, islice
-from typing import TYPE_CHECKING, NoReturn, cast
+from pathlib import Path
+from typing import NoReturn, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
 from specdec_core.interface import ConfigError
 from specdec_core.interface.errors import reading
 from specdec_core.interface.files import writing_file
 from specdec_drafters.ngram.backoff_tables import SPECIAL_WORDS, Level, NgramTables, build_level, find_contexts
 from specdec_drafters.settings import MAX_ORDER
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-    from pathlib import Path
-
-    from numpy.typing import NDArray
-
-    from specdec_drafters.ngram.backoff_tables import Level
-
 
 KENLM_BINARY = b"mmap lm http://kheafield.com/code"
 LN_10 = math.log(10.0)

@@ -8,15 +8,12 @@ Words are token ids, then the three that an ARPA file has beside them. Logarithm
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from numpy.typing import NDArray
+from numpy.typing import NDArray
 
 SPECIAL_WORDS = ("<s>", "</s>", "<unk>")
 

@@ -12,12 +12,14 @@ import math
 import os
 import re
 import warnings
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import repeat
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
@@ -26,12 +28,6 @@ from specdec_core.interface.errors import PluginWarning
 from specdec_core.interface.files import input_path, writing_file
 from specdec_drafters.ngram.candidates import NgramModel, most_probable
 from specdec_drafters.settings import NgramConfig
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from numpy.typing import NDArray
-
 
 MOST_SUCCESSORS = 512
 """The most successors of a token that are kept: the most probable ones."""

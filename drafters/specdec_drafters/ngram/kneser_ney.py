@@ -26,8 +26,9 @@ References:
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,9 +36,6 @@ from numpy.typing import NDArray
 from specdec_core.interface import ConfigError
 from specdec_drafters.common.texts import check_ids
 from specdec_drafters.ngram.backoff_tables import SPECIAL_WORDS, Level, NgramTables
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
 
 Integers: TypeAlias = NDArray[np.int64]
 Floats: TypeAlias = NDArray[np.float64]

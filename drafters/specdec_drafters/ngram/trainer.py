@@ -4,25 +4,20 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from specdec_core.interface import ConfigError, Trainer, TrainingReport
+from specdec_core.interface import ConfigError, Progress, Trainer, TrainingReport
 from specdec_core.interface.files import check_output, input_path
 from specdec_core.models import load_model, load_vocabulary
 from specdec_drafters.common.texts import read_documents, read_ids, split_lines, tokenize_documents
 from specdec_drafters.ngram.arpa import write_arpa
-from specdec_drafters.ngram.kneser_ney import fit
+from specdec_drafters.ngram.kneser_ney import KneserNeyModel, fit
 from specdec_drafters.settings import NgramTrainerConfig
 from specdec_drafters.training.sources import check_sources, own_samples, read_pairs
 from specdec_drafters.training.trainer import usage
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from specdec_core.interface import Progress
-    from specdec_drafters.ngram.kneser_ney import KneserNeyModel
 
 _DOCUMENTS_AT_ONCE = 1000
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import takewhile
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import Tensor
 
@@ -33,16 +33,13 @@ from specdec_core.interface import (
 from specdec_core.interface.errors import PluginWarning
 from specdec_core.interface.outcome import common_prefix
 from specdec_core.interface.tree import TreeShape
-from specdec_core.models import fetched_later, load_outline
+from specdec_core.models import ModelOutline, fetched_later, load_outline
 from specdec_core.registry import nested_settings
 from specdec_drafters.common.draft_model_loading import make_nested
 from specdec_drafters.settings import TranslatedConfig
 from specdec_drafters.translated.retokenized import Retokenized, Retokenizer
 from specdec_drafters.translated.shared import SharedTokens, shared_tokens
 from specdec_drafters.translated.spelling import spelling_of
-
-if TYPE_CHECKING:
-    from specdec_core.models import ModelOutline
 
 
 class SharedTokenRequest:

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 from specdec_core.interface import BatchInfo, GammaController, GammaSession, StepReport
 from specdec_plugins.gamma.settings import AdaptiveGammaConfig, Count
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 
 class AdditiveGammaConfig(AdaptiveGammaConfig):

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from collections.abc import Sequence
+from typing import Annotated, ClassVar
 
 from pydantic import Field, model_validator
 
 from specdec_core.interface import BatchInfo, GammaController, GammaSession, PluginConfig, StepReport
 from specdec_plugins.gamma.settings import Cost, Count, Decay
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 
 class ConfidenceGammaConfig(PluginConfig):

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import accumulate
 from math import isfinite, sqrt
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from pydantic import Field, model_validator
 
 from specdec_core.costs import interpolated
 from specdec_core.interface import BatchInfo, GammaController, GammaSession, PluginConfig, StepReport
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
 
 _FIRST_GAMMA = 2
 """Gamma of the very first step."""

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
@@ -14,9 +14,6 @@ from specdec_core.interface import BatchInfo, ConfigError, GammaController, Gamm
 from specdec_core.interface.controllers import FixedGammaSession
 from specdec_core.interface.files import input_path
 from specdec_plugins.gamma.settings import Cost, Count
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 
 class MeasuredSteps(BaseModel):

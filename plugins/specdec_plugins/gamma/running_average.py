@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Sequence
+from typing import Annotated
 
 from pydantic import Field
 
 from specdec_core.interface import BatchInfo, GammaController, GammaSession, StepReport
 from specdec_core.theory.speed import walltime_improvement
 from specdec_plugins.gamma.settings import AdaptiveGammaConfig, Cost, Decay
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 
 class RunningAverageGammaConfig(AdaptiveGammaConfig):

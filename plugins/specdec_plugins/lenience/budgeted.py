@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Sequence
+from typing import Annotated
 
 from pydantic import Field
 
 from specdec_core.interface import BatchInfo, LenienceConfig, LenienceController, LenienceSession, StepReport
 from specdec_plugins.lenience.constant import Lenience
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 
 class BudgetedLenienceConfig(LenienceConfig):

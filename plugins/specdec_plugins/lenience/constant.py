@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, TypeAlias
+from collections.abc import Sequence
+from typing import Annotated, TypeAlias
 
 from pydantic import Field
 
 from specdec_core.interface import BatchInfo, LenienceConfig, LenienceController, LenienceSession
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 Lenience: TypeAlias = Annotated[float, Field(gt=0, le=1)]
 """l of appendix A.5; 1 is lossless."""

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, field_validator
 
 from specdec_core.interface import BatchInfo, LenienceConfig, LenienceController, LenienceSession, StepReport
 from specdec_plugins.lenience.constant import Lenience
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 
 class ScheduleLenienceConfig(LenienceConfig):

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from specdec_core.interface import AcceptanceResult, AcceptanceRule, PointMass, Proposal, Sparse
 from specdec_core.models import uploaded
 from specdec_core.verification import accept, accept_greedy, dense, density, draw_next, residual
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 
 class BlockRule(AcceptanceRule):

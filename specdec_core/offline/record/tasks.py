@@ -5,17 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING
 
 from specdec_core.interface.errors import ConfigError, differences
-from specdec_core.offline.record.format import HEADER
+from specdec_core.offline.record.format import HEADER, PartHeader, Record, RecordedPrompts, RecordPart
 from specdec_core.offline.record.store import validated
 from specdec_core.study.config.prompts import fingerprint_prompts, render_prompt
 from specdec_core.study.config.schema import PromptsConfig
 from specdec_core.study.config.study import Task
-
-if TYPE_CHECKING:
-    from specdec_core.offline.record.format import PartHeader, Record, RecordedPrompts, RecordPart
 
 _IDENTITY = ("model", "revision", "subfolder", "adapter", "quantization_config")
 """Settings that decide what a target says; the others decide how fast."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 from specdec_core.interface.run import RunSettings
 from specdec_core.models.load.model_requirements import unmet_requirements
@@ -14,9 +14,6 @@ from specdec_core.registry.nesting import Keys
 from specdec_core.registry.registry import Registry
 from specdec_core.study.config.schema import StudyConfig
 from specdec_core.study.config.study import BASELINE, Run, Task
-
-if TYPE_CHECKING:
-    pass
 
 
 class Problem(NamedTuple):

@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
 from specdec_core.study.config.benchmarks import BENCHMARKS
-from specdec_core.study.config.prompt_file import conversations
+from specdec_core.study.config.prompt_file import PromptText, conversations
 
 if TYPE_CHECKING:
-    from specdec_core.study.config.prompt_file import PromptText
     from specdec_core.study.config.schema import PromptsConfig
 
 Group: TypeAlias = tuple[str | None, ...]

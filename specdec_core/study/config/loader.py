@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from specdec_core.interface.errors import ConfigError, ModelError, PromptError, unknown_name
 from specdec_core.interface.run import RunSettings
@@ -23,17 +23,12 @@ from specdec_core.study.config.grid import Expanded, expand, too_many
 from specdec_core.study.config.overrides import apply_overrides
 from specdec_core.study.config.prompt_file import PromptText
 from specdec_core.study.config.prompts import in_both, read_chat_template, read_prompts
-from specdec_core.study.config.schema import RunConfig, StudyConfig, TaskConfig, study_model
+from specdec_core.study.config.schema import PromptsConfig, RunConfig, StudyConfig, TaskConfig, study_model
 from specdec_core.study.config.study import BASELINE, Run, RunLabels, Study, Task, controller_label, drafter_label
 from specdec_core.study.config.yaml_source import Document, document_of, read_document
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from pydantic import BaseModel
-
     from specdec_core.interface import PluginConfig
-    from specdec_core.study.config.schema import PromptsConfig
 
 
 MAX_RUNS = 5_000

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 from specdec_core.interface.errors import ConfigError, shortened, unknown_name
 from specdec_core.registry.nesting import Keys
 from specdec_core.study.config.yaml_source import Document, parse_value
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
 
 _MAX_DIGITS = 9
 

@@ -6,17 +6,14 @@ import datetime
 import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from ruamel.yaml import YAML
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
 from specdec_core.interface.errors import ConfigError, did_you_mean, reading
 from specdec_core.registry.nesting import Keys
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
 
 _MAX_LEVELS = 100
 

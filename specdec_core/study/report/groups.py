@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 import numpy as np
 
 from specdec_core.study.config.grouping import Group, batches_of, belongs, group_label, groups_of
-from specdec_core.study.config.prompt_file import conversations
+from specdec_core.study.config.prompt_file import PromptText, conversations
 from specdec_core.study.config.study import BASELINE
 from specdec_core.study.report.certainty import marked
 from specdec_core.study.report.expectation import MIN_COUNT
@@ -26,7 +26,6 @@ from specdec_core.study.report.quality import METRICS, assess
 from specdec_core.study.report.verdict import MIN_REPEATS
 
 if TYPE_CHECKING:
-    from specdec_core.study.config.prompt_file import PromptText
     from specdec_core.study.report.summary import RunSummary
     from specdec_core.study.run.repeats import Repeat
 

@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from specdec_core.interface.errors import SpecdecError
 from specdec_core.interface.files import writing_file
 from specdec_core.study.config.grouping import group_label
-from specdec_core.study.config.study import BASELINE
+from specdec_core.study.config.study import BASELINE, Study
 from specdec_core.study.report.html_report import report_page
 from specdec_core.study.run.folder import OUTPUTS, REPORT, RESULTS, SUMMARY
 
 if TYPE_CHECKING:
-    from specdec_core.study.config.study import Study
     from specdec_core.study.report.quality import Output
     from specdec_core.study.report.summary import RunSummary
     from specdec_core.study.run.study_session import StudyResult
