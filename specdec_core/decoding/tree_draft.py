@@ -7,6 +7,7 @@ normalized. Where all its mass is drawn, the distribution starts anew. Greedy dr
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Protocol
 
@@ -40,6 +41,7 @@ class LevelDraft(Protocol):
         """Return everything drawn, in memory that the next step overwrites."""
 
 
+@dataclass(eq=False)
 class TreeDraft:
     """A tree of the shape asked for.
 
@@ -52,24 +54,17 @@ class TreeDraft:
         numbers: Returns K random numbers of each sequence for this step.
     """
 
-    def __init__(
-        self,
-        shape: TreeShape,
-        budget: Sequence[int],
-        to_probs: LogitsToProbs,
-        record: DraftRecord,
-        prefixes: Sequence[Sequence[int]],
-        numbers: Callable[[], Sequence[Sequence[float]]],
-    ) -> None:
-        self._shape = shape
-        self._budget = budget
-        self._to_probs = to_probs
-        self._record = record
-        self._prefixes = prefixes
-        self._numbers = numbers
+    shape: TreeShape
+    budget: Sequence[int]
+    to_probs: LogitsToProbs
+    record: DraftRecord
+    prefixes: Sequence[Sequence[int]]
+    numbers: Callable[[], Sequence[Sequence[float]]]
+
+    def __post_init__(self) -> None:
         self._uniforms: Tensor | None = None  # [B, K] float64
         self._level = self._drawn = self._before = 0
-        self._last = (1,) * len(budget)  # nodes of the level before: at first the committed text
+        self._last = (1,) * len(self.budget)  # nodes of the level before: at first the committed text
         self._weights: Tensor | None = None  # [B, P], the probability of the path to each of them
         self._parents: list[Tensor] = []
 
@@ -81,7 +76,7 @@ class TreeDraft:
     @property
     def lengths(self) -> tuple[int, ...]:
         """The number of nodes that each sequence has so far."""
-        return tuple(min(self._drawn, most) for most in self._budget)
+        return tuple(min(self._drawn, most) for most in self.budget)
 
     def wants_more(self) -> bool:
         """Return whether there is another level to draw."""
@@ -91,10 +86,10 @@ class TreeDraft:
         """Return everything drawn, in memory that the next step overwrites."""
         width = max(self.lengths)
         if not width:
-            return Proposal.empty(len(self._budget), self._record.device)
+            return Proposal.empty(len(self.budget), self.record.device)
         parents = torch.cat(self._parents, dim=1)[:, :width]
-        q = PointMass() if self._to_probs.greedy else Dense(self._record.buffer[:, :width])
-        return Proposal(self._record.columns(width), self.lengths, q, parents)
+        q = PointMass() if self.to_probs.greedy else Dense(self.record.buffer[:, :width])
+        return Proposal(self.record.columns(width), self.lengths, q, parents)
 
     def branch(self, logits: Tensor) -> Branches:
         """Draw the next level.
@@ -103,20 +98,20 @@ class TreeDraft:
             logits: `[B, P, V]`, the logits after each node of the level before.
         """
         # Drafters that compute on the CPU need each level there: it is drawn where they are.
-        self._record = self._record if self._level else self._record.on(logits.device)
-        logits = moved(logits, self._record.device)
+        self.record = self.record if self._level else self.record.on(logits.device)
+        logits = moved(logits, self.record.device)
         batch, leaves, vocab = logits.shape
         counts = self._counts()
         width = max(counts)
         flat = logits.reshape(batch * leaves, vocab)
-        prefixes = self._node_prefixes(leaves) if self._to_probs.needs_prefix else None
-        if self._to_probs.greedy:
-            scores = self._to_probs.scores(flat, prefixes).view(batch, leaves, vocab)
+        prefixes = self._node_prefixes(leaves) if self.to_probs.needs_prefix else None
+        if self.to_probs.greedy:
+            scores = self.to_probs.scores(flat, prefixes).view(batch, leaves, vocab)
             tokens, parents = self._best(scores, width)
         else:
-            q = self._to_probs(flat, prefixes).view(batch, leaves, vocab)
+            q = self.to_probs(flat, prefixes).view(batch, leaves, vocab)
             tokens, parents = self._sampled(q, width)
-        self._record.write_columns(self._drawn, tokens)
+        self.record.write_columns(self._drawn, tokens)
         first = self._drawn - self._before  # the number of the first node of the level before
         parents = parents + first if self._level else torch.full_like(parents, -1)
         self._parents.append(parents)
@@ -126,23 +121,23 @@ class TreeDraft:
 
     def _counts(self) -> tuple[int, ...]:
         """Return the number of nodes of each sequence in the next level."""
-        if self._level == len(self._shape.widths):
-            return (0,) * len(self._budget)
-        width = self._shape.widths[self._level]
-        return tuple(min(width, max(most - self._drawn, 0)) for most in self._budget)
+        if self._level == len(self.shape.widths):
+            return (0,) * len(self.budget)
+        width = self.shape.widths[self._level]
+        return tuple(min(width, max(most - self._drawn, 0)) for most in self.budget)
 
     def _parents_and_ranks(self, width: int) -> tuple[list[int], list[int]]:
         """Return, for each node of the next level of a `TokenTree`, the index of its parent and its own rank."""
-        assert isinstance(self._shape, TokenTree)
+        assert isinstance(self.shape, TokenTree)
         nodes = range(self._drawn, self._drawn + width)
         first = self._drawn - self._before
-        parents = [self._shape.parents[node] - first if self._level else 0 for node in nodes]
-        return parents, [self._shape.ranks[node] for node in nodes]
+        parents = [self.shape.parents[node] - first if self._level else 0 for node in nodes]
+        return parents, [self.shape.ranks[node] for node in nodes]
 
     def _best(self, scores: Tensor, width: int) -> tuple[Tensor, Tensor]:
         """Return the tokens and the indices of their parents, each `[B, M]`, for greedy drafts."""
         batch, leaves, vocab = scores.shape
-        if isinstance(self._shape, TokenTree):
+        if isinstance(self.shape, TokenTree):
             parents, ranks = self._parents_and_ranks(width)
             best = scores.topk(min(max(ranks) + 1, vocab), dim=2).indices
             ranks = [min(rank, vocab - 1) for rank in ranks]
@@ -160,11 +155,11 @@ class TreeDraft:
         """Return the tokens and the indices of their parents, each `[B, M]`, drawn without replacement."""
         left = q.clone()  # without the tokens that were drawn
         if self._uniforms is None:
-            self._uniforms = uploaded(self._numbers(), q.device, torch.float64)
+            self._uniforms = uploaded(self.numbers(), q.device, torch.float64)
         uniforms = self._uniforms[:, self._drawn : self._drawn + width]
         batch, leaves, _ = q.shape
         drawn: list[Tensor] = []
-        if isinstance(self._shape, TokenTree):
+        if isinstance(self.shape, TokenTree):
             parents, ranks = self._parents_and_ranks(width)
             order: list[int] = []
             for rank in range(max(ranks) + 1):
@@ -200,24 +195,24 @@ class TreeDraft:
         chances = torch.where(total > 0, weights / total, q.flatten(0, 1).index_select(0, at))
         tokens = draw(chances, uniforms.flatten())
         columns = _index([node + self._drawn for node in nodes], q.device)
-        self._record.write_q(columns, chances.view(*uniforms.shape, -1))
+        self.record.write_q(columns, chances.view(*uniforms.shape, -1))
         left[at, tokens] = 0
         return tokens.view(uniforms.shape)
 
     def _path_weights(self, leaves: int, device: torch.device) -> Tensor:
         """Return the probability of the path to each node of the level before, `[B, P]`; 0 where there is none."""
         if self._weights is None:
-            return torch.ones(len(self._budget), leaves, device=device)
+            return torch.ones(len(self.budget), leaves, device=device)
         last = uploaded(self._last, device)[:, None]
         return self._weights * (torch.arange(leaves, device=device) < last)
 
     def _node_prefixes(self, leaves: int) -> list[list[int]]:
         """Return the text before the continuations of each node of the level before, row by row."""
         if not self._level:
-            return [list(row) for row in self._prefixes]
-        tokens = self._record.columns(self._drawn).tolist()
+            return [list(row) for row in self.prefixes]
+        tokens = self.record.columns(self._drawn).tolist()
         parents = torch.cat(self._parents, dim=1).tolist()
-        trees = zip(self._prefixes, tokens, parents, strict=True)
+        trees = zip(self.prefixes, tokens, parents, strict=True)
         return [[*row, *path] for row, *tree in trees for path in all_paths(*tree)[-leaves:]]
 
 

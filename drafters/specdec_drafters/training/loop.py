@@ -443,35 +443,32 @@ def train(
         return Trained(loop.state, loop.curve.points)
 
 
+@dataclass(eq=False)
 class _Loop:
-    def __init__(
-        self,
-        objective: Objective,
-        config: TrainingConfig,
-        learning_rate: float,
-        folder: TrainingFolder,
-        progress: Progress,
-    ) -> None:
-        self._objective = objective
-        self._config = config
-        self._rate = learning_rate
-        self._folder = folder
-        self._progress = progress
-        self._optimizers = make_optimizers(objective.parameters, learning_rate, objective.embedding_names)
+    objective: Objective
+    config: TrainingConfig
+    learning_rate: float
+    folder: TrainingFolder
+    progress: Progress
+
+    def __post_init__(self) -> None:
+        self._optimizers = make_optimizers(
+            self.objective.parameters, self.learning_rate, self.objective.embedding_names
+        )
         self.state = TrainingState()
-        self.curve = Curve(folder.curve, progress)
+        self.curve = Curve(self.folder.curve, self.progress)
         self._began = self._saved = 0.0
         self._saved_step = -1
 
     def start(self) -> None:
         """Load the checkpoint, or evaluate before the first step of a new run."""
-        if self._config.resume:
-            self.state = self._folder.load(self._objective.parameters, self._optimizers)
+        if self.config.resume:
+            self.state = self.folder.load(self.objective.parameters, self._optimizers)
             self._saved_step = self.state.step
             self.curve.resume(self.state.step)
         else:
-            self.curve.add({"step": 0, "tokens": 0, "seconds": 0.0, **self._objective.evaluate()})
-        self._progress.stage("training", self._config.steps or self._config.seconds)
+            self.curve.add({"step": 0, "tokens": 0, "seconds": 0.0, **self.objective.evaluate()})
+        self.progress.stage("training", self.config.steps or self.config.seconds)
         self._began = monotonic() - self.state.seconds
         self._saved = monotonic()
 
@@ -481,35 +478,35 @@ class _Loop:
         return self._done(self.state.step) >= 1.0
 
     def _done(self, step: float) -> float:
-        if self._config.steps is not None:
-            return step / self._config.steps
-        assert self._config.seconds is not None
-        return self.state.seconds / self._config.seconds
+        if self.config.steps is not None:
+            return step / self.config.steps
+        assert self.config.seconds is not None
+        return self.state.seconds / self.config.seconds
 
     def step(self) -> None:
         """Take one step, with the evaluation and the checkpoint due after it."""
         state = self.state
         done = min(1.0, self._done(state.step + 0.5))
-        result = self._objective.gradients(state.step, done)
+        result = self.objective.gradients(state.step, done)
         if not math.isfinite(result.loss):
             raise NumericsError(
                 f"the loss became {result.loss} in step {state.step + 1}; lower --learning-rate "
-                f"({self._rate:g} was used). The last checkpoint is from an earlier step."
+                f"({self.learning_rate:g} was used). The last checkpoint is from an earlier step."
             )
-        self._update(self._rate * learning_rate_share(done))
+        self._update(self.learning_rate * learning_rate_share(done))
         state.step += 1
         state.tokens += result.tokens
         state.loss_sum += result.loss
         state.loss_count += 1
         state.seconds = monotonic() - self._began
         self._tell(result)
-        if self.finished or state.step % self._config.evaluate_every == 0:
+        if self.finished or state.step % self.config.evaluate_every == 0:
             self._measure()
-        if not self.finished and monotonic() - self._saved > 60.0 * self._config.checkpoint_minutes:
+        if not self.finished and monotonic() - self._saved > 60.0 * self.config.checkpoint_minutes:
             self.save()
 
     def _update(self, rate: float) -> None:
-        parameters = list(self._objective.parameters.values())
+        parameters = list(self.objective.parameters.values())
         torch.nn.utils.clip_grad_norm_(parameters, MAX_GRADIENT_NORM)
         for optimizer in self._optimizers:
             for group in optimizer.param_groups:
@@ -520,8 +517,8 @@ class _Loop:
     def _tell(self, result: StepResult) -> None:
         state = self.state
         note = f"step {state.step}, loss {result.loss:.3f}, {state.tokens / state.seconds:.0f} tokens/s"
-        done = state.step if self._config.steps is not None else state.seconds
-        self._progress.advance(done, note)
+        done = state.step if self.config.steps is not None else state.seconds
+        self.progress.advance(done, note)
 
     def _measure(self) -> None:
         state = self.state
@@ -533,13 +530,13 @@ class _Loop:
             "seconds": round(state.seconds, 3),
             "loss": loss,
         }
-        self.curve.add({**point, **self._objective.evaluate()})
+        self.curve.add({**point, **self.objective.evaluate()})
         state.seconds = monotonic() - self._began
 
     def save(self) -> None:
         """Write a checkpoint unless there is one of this step, so that the previous one is from another step."""
         if self._saved_step != self.state.step:
-            self._folder.save(self._objective.parameters, self._optimizers, self.state)
+            self.folder.save(self.objective.parameters, self._optimizers, self.state)
         self._saved, self._saved_step = monotonic(), self.state.step
 
 

@@ -13,7 +13,7 @@ References:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from time import perf_counter
 
 import numpy as np
@@ -36,6 +36,7 @@ from specdec_core.models.device import inference_only
 from specdec_core.sampling.logits import LogitsToProbs
 
 
+@dataclass(eq=False)
 class BeamBatch:
     """The state of a batch of beam searches, and its step. Its reports count levels of the drafts, not nodes.
 
@@ -50,29 +51,20 @@ class BeamBatch:
         candidates: Number of continuations of a text that are looked at.
     """
 
-    def __init__(
-        self,
-        prompts: Sequence[PromptBeams],
-        rows: Sequence[Row],
-        target: ModelSession,
-        proposer: Proposer,
-        gamma: BeamGamma | None,
-        search: DraftSearch,
-        to_probs: LogitsToProbs,
-        candidates: int,
-    ) -> None:
-        self.prompts = prompts
-        self._rows = rows
-        self._tokens = tuple(TokenView(row.tokens) for row in rows)
-        self._beams = len(rows) // len(prompts)
+    prompts: Sequence[PromptBeams]
+    rows: Sequence[Row]
+    target: ModelSession
+    proposer: Proposer
+    gamma: BeamGamma | None
+    search: DraftSearch
+    to_probs: LogitsToProbs
+    candidates: int
+
+    def __post_init__(self) -> None:
+        self._tokens = tuple(TokenView(row.tokens) for row in self.rows)
+        self._beams = len(self.rows) // len(self.prompts)
         # The row of each beam of each prompt.
-        self._row_of = [list(range(n * self._beams, (n + 1) * self._beams)) for n in range(len(prompts))]
-        self._target = target
-        self._proposer = proposer
-        self._gamma = gamma
-        self._search = search
-        self._to_probs = to_probs
-        self._candidates = candidates
+        self._row_of = [list(range(n * self._beams, (n + 1) * self._beams)) for n in range(len(self.prompts))]
         self._steps = 0
 
     @property
@@ -93,19 +85,19 @@ class BeamBatch:
             NumericsError: The target's logits are not a distribution.
         """
         started = perf_counter()
-        self._search.scores = self._scores()
-        states = self._hidden_states() if self._target.keeps_hidden else {}
-        room = [row.room for row in self._rows]
-        if self._gamma is not None and self._proposer.session is not None:
-            room = list(map(min, room, self._gamma.next_levels()))
-        proposal, faults = self._proposer.propose(self._tokens, room, states)
+        self.search.scores = self._scores()
+        states = self._hidden_states() if self.target.keeps_hidden else {}
+        room = [row.room for row in self.rows]
+        if self.gamma is not None and self.proposer.session is not None:
+            room = list(map(min, room, self.gamma.next_levels()))
+        proposal, faults = self.proposer.propose(self._tokens, room, states)
         proposed = perf_counter()
-        most = [max(self._proposer.asked[row] for row in rows) for rows in self._row_of]
+        most = [max(self.proposer.asked[row] for row in rows) for rows in self._row_of]
         block = TreeBlock(self.prompts, self._row_of, proposal, most)
-        first = self._target.calls == 0
+        first = self.target.calls == 0
         uncached = [prompt.text if first else () for prompt in self.prompts]
         draft = (block.tokens, block.lengths, block.parents) if max(block.lengths) else (None, None, None)
-        logits = self._target.forward(uncached, *draft)
+        logits = self.target.forward(uncached, *draft)
         drafts = [block.drafts(prompt) for prompt in range(len(self.prompts))]
         known = self._read(block, logits, faults, first)
         steps = [self._simulate(prompt, one) for prompt, one in enumerate(known)]
@@ -113,26 +105,26 @@ class BeamBatch:
         report = self._report(drafts, steps)
         self._commit(block, drafts)
         kept = [prompt.prune() for prompt in self.prompts]
-        self._target.prune([nodes for nodes, _ in kept], [trunk for _, trunk in kept])
+        self.target.prune([nodes for nodes, _ in kept], [trunk for _, trunk in kept])
         now = perf_counter()
         report = replace(
             report,
-            draft_seconds=self._proposer.seconds,
+            draft_seconds=self.proposer.seconds,
             verify_seconds=verified - proposed,
             step_seconds=now - started,
         )
         self._steps += 1
-        self._proposer.observe(report)
+        self.proposer.observe(report)
         return report
 
     def close(self) -> None:
         """Close the drafter's session and free the cache."""
-        self._proposer.close()
-        self._target.close()
+        self.proposer.close()
+        self.target.close()
 
     def _scores(self) -> list[float]:
         """Return the log probability of each of the drafter's rows."""
-        scores = [0.0] * len(self._rows)
+        scores = [0.0] * len(self.rows)
         for prompt, rows in zip(self.prompts, self._row_of, strict=True):
             for row, score in zip(rows, prompt.state.scores.tolist(), strict=True):
                 scores[row] = score
@@ -140,7 +132,7 @@ class BeamBatch:
 
     def _last_hidden(self) -> Tensor | None:
         """Return the hidden state that the last token of each row was predicted from, `[R, D]`."""
-        hidden: list[Tensor | None] = [None] * len(self._rows)
+        hidden: list[Tensor | None] = [None] * len(self.rows)
         for prompt, rows in zip(self.prompts, self._row_of, strict=True):
             for row, current in zip(rows, prompt.running, strict=True):
                 hidden[row] = None if current.source is None else current.source.hidden
@@ -149,19 +141,19 @@ class BeamBatch:
 
     def _hidden_states(self) -> dict[int, Tensor]:
         """Return the hidden states of each row, as `DraftRequest` has them; none before anything was read."""
-        last, kept = self._last_hidden(), self._target.hidden_states
+        last, kept = self._last_hidden(), self.target.hidden_states
         if last is None:
             return {}
         if not kept:
             return {LAST_HIDDEN: last}
-        slots: list[list[int]] = [[]] * len(self._rows)
+        slots: list[list[int]] = [[]] * len(self.rows)
         for prompt, rows in zip(self.prompts, self._row_of, strict=True):
             for row, current in zip(rows, () if prompt.done else prompt.running, strict=not prompt.done):
                 before = len(prompt.before)
                 slots[row] = [*range(before), *(before + node for node in prompt.path(current.node, -1))]
         longest = max(map(len, slots))
         columns = torch.tensor([[*own, *[0] * (longest - len(own))] for own in slots])
-        batch = torch.arange(len(self._rows))[:, None] // self._beams
+        batch = torch.arange(len(self.rows))[:, None] // self._beams
         return {LAST_HIDDEN: last, **{layer: states[batch, columns] for layer, states in kept.items()}}
 
     def _read(
@@ -169,9 +161,9 @@ class BeamBatch:
     ) -> list[dict[int, Continuations]]:
         """Fetch the best continuations after each node that was read: the one synchronization of a step."""
         batch, columns, vocab = logits.shape
-        prefixes = self._prefixes(block, first) if self._to_probs.needs_prefix else None
-        every = log_probs(self._to_probs, logits.reshape(-1, vocab), prefixes)
-        best = every.topk(min(self._candidates, vocab), dim=1)
+        prefixes = self._prefixes(block, first) if self.to_probs.needs_prefix else None
+        every = log_probs(self.to_probs, logits.reshape(-1, vocab), prefixes)
+        best = every.topk(min(self.candidates, vocab), dim=1)
         bits = best.values.contiguous().view(torch.int32).long()
         parts = [bits, best.indices, block.tokens, block.parents, *([] if faults is None else [faults])]
         numbers = torch.cat([part.flatten() for part in parts]).cpu().numpy()
@@ -181,12 +173,12 @@ class BeamBatch:
             code = worst(fault[0].reshape(faults.shape).tolist(), block.proposal.lengths)
             if code != FINE:
                 # Its tree is legal all the same by now, so that reading it does no harm.
-                self._proposer.reject(code)
+                self.proposer.reject(code)
         values = values.astype(np.int32).view(np.float32).reshape(batch, columns, -1)
         ids = ids.reshape(values.shape)
         starts = [len(prompt.nodes) - first for prompt in self.prompts]
         block.read(tokens.reshape(batch, -1).tolist(), parents.reshape(batch, -1).tolist())
-        hidden = self._target.hidden
+        hidden = self.target.hidden
         return [
             {
                 start + column: Continuations(
@@ -242,8 +234,8 @@ class BeamBatch:
 
     def _asked(self) -> tuple[int, ...]:
         """Return the number of levels that each prompt was to draft."""
-        per_level = 1 if self._proposer.request.tree is None else self._search.width
-        asked = self._proposer.asked
+        per_level = 1 if self.proposer.request.tree is None else self.search.width
+        asked = self.proposer.asked
         return tuple(max(asked[row] for row in rows) // per_level for rows in self._row_of)
 
     def _commit(self, block: TreeBlock, drafts: Sequence[dict[int, tuple[int, int]]]) -> None:
@@ -252,13 +244,13 @@ class BeamBatch:
         A row continues with a beam that extends its own, if there is one. Otherwise it takes over another: it is
         rolled back to what both have in common, and the rest is committed.
         """
-        size = len(self._rows)
+        size = len(self.rows)
         drafted = block.proposal
         paths: list[tuple[int, ...]] = [()] * size
         committed: list[tuple[int, ...]] = [()] * size
         rest: list[tuple[int, ...]] = [()] * size
         moved = [True] * size
-        lengths = [len(row.tokens) for row in self._rows]
+        lengths = [len(row.tokens) for row in self.rows]
         for number, prompt in enumerate(self.prompts):
             if prompt.done:
                 self._finish(number)
@@ -273,18 +265,18 @@ class BeamBatch:
                     committed[row] = text[lengths[row] :]
                     lengths[row] = len(text)
                 else:
-                    lengths[row] = common_prefix(self._rows[row].tokens, text)
+                    lengths[row] = common_prefix(self.rows[row].tokens, text)
                     rest[row] = text[lengths[row] :]
-        moved = [lost and not row.reason for lost, row in zip(moved, self._rows, strict=True)]
+        moved = [lost and not row.reason for lost, row in zip(moved, self.rows, strict=True)]
         self._extend(committed)
         is_tree = drafted.parents is not None
-        self._proposer.commit(
+        self.proposer.commit(
             Outcome(
                 drafted=drafted.lengths,
                 accepted=tuple(map(len, paths)),
                 committed=tuple(committed),
                 # As in a hierarchy, a row that has ended may resume after a rollback.
-                finished=tuple(lost or bool(row.reason) for lost, row in zip(moved, self._rows, strict=True)),
+                finished=tuple(lost or bool(row.reason) for lost, row in zip(moved, self.rows, strict=True)),
                 parents=self._draft_parents(drafts) if is_tree else None,
                 paths=tuple(paths) if is_tree else None,
             )
@@ -294,23 +286,23 @@ class BeamBatch:
 
     def _take_over(self, lengths: Sequence[int], rest: Sequence[tuple[int, ...]]) -> None:
         """Have some rows continue other beams: roll them back, and commit the rest of the new text."""
-        for row, length in zip(self._rows, lengths, strict=True):
+        for row, length in zip(self.rows, lengths, strict=True):
             del row.tokens[length:]
-        self._proposer.rollback(lengths)
+        self.proposer.rollback(lengths)
         self._extend(rest)
         nothing = (0,) * len(rest)
-        finished = tuple(row.reason is not None for row in self._rows)
-        self._proposer.commit(Outcome(nothing, nothing, tuple(rest), finished))
+        finished = tuple(row.reason is not None for row in self.rows)
+        self.proposer.commit(Outcome(nothing, nothing, tuple(rest), finished))
 
     def _extend(self, new: Sequence[Sequence[int]]) -> None:
-        for row, tokens in zip(self._rows, new, strict=True):
+        for row, tokens in zip(self.rows, new, strict=True):
             row.tokens += tokens
 
     def _finish(self, number: int) -> None:
         """Have the rows of a prompt draft no more."""
         reason = self.prompts[number].hypotheses[0].reason
         for row in self._row_of[number]:
-            self._rows[row].reason = reason
+            self.rows[row].reason = reason
 
     def _assigned(self, number: int) -> tuple[set[int], list[int]]:
         """Return the beams that extend their own row, and the row of each beam."""
@@ -325,13 +317,13 @@ class BeamBatch:
         for beam, own in enumerate(prompt.state.beams):
             if beam not in row_of:
                 text = (*prompt.text, *own)
-                common = [common_prefix(self._rows[row].tokens, text) for row in free]
+                common = [common_prefix(self.rows[row].tokens, text) for row in free]
                 row_of[beam] = free.pop(common.index(max(common)))
         return stay, [row_of[beam] for beam in range(len(rows))]
 
     def _draft_parents(self, drafts: Sequence[dict[int, tuple[int, int]]]) -> tuple[tuple[int, ...], ...]:
         """Return the parents of the draft tokens of each row, by their numbers in the row's draft."""
-        parents: list[list[int]] = [[] for _ in self._rows]
+        parents: list[list[int]] = [[] for _ in self.rows]
         for prompt, nodes in zip(self.prompts, drafts, strict=True):
             for node, (row, number) in nodes.items():
                 parents[row].append(max(prompt.nodes[node][1] - (node - number), -1))

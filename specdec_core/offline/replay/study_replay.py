@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TypeAlias
@@ -135,24 +135,22 @@ def _on_machines(task: Task, machines: Sequence[Machine]) -> list[Task]:
     return [replace(task, name=f"{before}on {machine.name}") for machine in machines]
 
 
+@dataclass(eq=False)
 class _Replay:
     """The shared parts of a replay's tasks."""
 
-    def __init__(
-        self,
-        study: Study,
-        record: Record,
-        name: str,
-        machines: Sequence[Machine],
-        registry: Registry,
-        session: Session,
-        pool: Pool | None,
-    ) -> None:
-        self.study, self.record, self.registry = study, record, registry
-        self.name, self.session, self.pool = name, session, pool
-        self.timed_here = not machines
-        times = record.header.times
-        self.machines: Sequence[Machine | None] = machines or [None if times is None else times.machine]
+    study: Study
+    record: Record
+    name: str
+    machines: Sequence[Machine | None]
+    registry: Registry
+    session: Session
+    pool: Pool | None
+
+    def __post_init__(self) -> None:
+        self.timed_here = not self.machines
+        times = self.record.header.times
+        self.machines = self.machines or [None if times is None else times.machine]
 
 
 class _TaskReplay:
