@@ -98,7 +98,7 @@ class _ChainSession(DraftSession):
     def __init__(self, members: Sequence[_Member], min_draft_tokens: int, session: SessionInfo) -> None:
         self._members = members
         self._min_draft_tokens = min_draft_tokens
-        self._vocab_size = session.vocab_size
+        self._vocab_size, self._note = session.vocab_size, session.note
         self._device = torch.device(session.device)
         self._source: list[int | None] = [None] * session.batch_size
         self.replaceable: list[bool] = []
@@ -115,7 +115,7 @@ class _ChainSession(DraftSession):
             left = [n if source is None else 0 for n, source in zip(request.budget, chosen, strict=True)]
             if not any(left):
                 break
-            budget = member.drafter.clipped(request.tokens, left)
+            budget = member.drafter.clipped(request.tokens, left, self._note)
             proposals[index] = self._ask(member, request.fork(budget))
             replaceable[index] = _replaceable(member.session, proposals[index])
             for row, length in enumerate(proposals[index].lengths):

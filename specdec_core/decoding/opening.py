@@ -95,7 +95,7 @@ class LoopContext:
             context = replace(self, draft_to_probs=self.draft_to_probs.in_other_tokens())
             return InnerLoop(context, session, model, drafter, gamma)
 
-        return replace(info, loop=open_loop)
+        return replace(info, loop=open_loop, note=self.guard.note)
 
 
 def first_rows(target: LoadedModel, prompts: Sequence[Sequence[int]], max_new_tokens: int) -> list[Row]:

@@ -113,7 +113,7 @@ class Proposer:
         self.asked = self._nothing_asked
         session = self._draft_session
         if session is not None and self._drafter is not None:
-            budget, depth, tree = self._plan(self._drafter.clipped(tokens, room))
+            budget, depth, tree = self._plan(self._drafter.clipped(tokens, room, self._guard.note))
             if any(budget):
                 begun = perf_counter()
                 self._failures = self._failures if self._failed else 0

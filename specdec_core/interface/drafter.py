@@ -121,6 +121,7 @@ class SessionInfo:
         loop: Opens an inner decoding loop, for hierarchies; None for a session opened directly.
         trees: Whether a proposal may be a tree: whether target and acceptance rule verify one.
         metadata: What the caller said of each sequence, such as its user; empty mappings where that was nothing.
+        note: Has the result say a text, once, such as why there were no drafts.
     """
 
     batch_size: int
@@ -132,6 +133,7 @@ class SessionInfo:
     loop: LoopFactory | None = None
     trees: bool = False
     metadata: Sequence[Mapping[str, Any]] = ()
+    note: Callable[[str], None] = lambda _: None
 
     def __post_init__(self) -> None:
         if not self.metadata:
@@ -384,17 +386,24 @@ class Drafter(ABC):
         """
         return bool(hidden_states) or not self.hidden_layers
 
-    def clipped(self, tokens: Sequence[Sequence[int]], budget: Sequence[int]) -> tuple[int, ...]:
+    def clipped(
+        self, tokens: Sequence[Sequence[int]], budget: Sequence[int], note: Callable[[str], None] = lambda _: None
+    ) -> tuple[int, ...]:
         """Return a budget without what goes beyond `max_length`.
 
         Args:
             tokens: The committed tokens of each sequence.
             budget: A number of draft tokens for each sequence.
+            note: Told if nothing is left of the budget of a sequence; see `SessionInfo`.
         """
         if self.max_length is None:
             return tuple(budget)
         pairs = zip(tokens, budget, strict=True)
-        return tuple([max(min(most, self.max_length - len(row)), 0) for row, most in pairs])
+        left = tuple([max(min(most, self.max_length - len(row)), 0) for row, most in pairs])
+        if left.count(0) > budget.count(0):
+            most = self.max_length
+            note(f"{type(self).__name__} takes at most {most} tokens: in longer texts it drafts nothing.")
+        return left
 
     def reset(self) -> None:  # noqa: B027  (most drafters remember nothing)
         """Forget everything that requests have taught; the drafter then proposes what a new one would.

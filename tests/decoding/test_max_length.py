@@ -17,6 +17,8 @@ from specdec_drafters.settings import ChainConfig
 from tests.lossless import LENGTH, PROMPT, SETTINGS, VOCAB, enumerate_continuations, p_value, small_target
 from tests.toys import CountingDrafter, Gamma, TableDrafter
 
+pytestmark = pytest.mark.filterwarnings("ignore:.* takes at most [0-9]* tokens")
+
 LONG = (*PROMPT, 4, 2, 3)
 LIMIT = len(PROMPT) + 2
 TREES = {"line": None, "tree": TokenTree((-1, -1, 0, 0, 2)), "best-first": BestFirstTree((2, 2, 1))}
@@ -83,6 +85,16 @@ def test_a_row_beyond_the_limit_does_not_change_its_neighbor(target):
     both, asked = asked_by_step(decoder, [PROMPT, LONG], 8)
     assert both.sequences[0].tokens == alone.sequences[0].tokens
     assert [row[1] for row in asked] == [0] * len(asked)
+
+
+def test_the_result_says_once_that_a_text_is_too_long(target):
+    short = Short(VOCAB, 8)
+    members = ChainConfig(drafters=(short, CountingDrafter(VOCAB)))
+    for drafter in (short, ChainDrafter(members, short.target), Hierarchy(target, short, Gamma(2))):
+        decoder = Decoder(target, drafter, gamma=Gamma(3), strict=True)
+        result, _ = asked_by_step(decoder, [PROMPT] * 2, 8)
+        assert result.notes == ("Short takes at most 8 tokens: in longer texts it drafts nothing.",)
+        assert asked_by_step(decoder, [PROMPT], 8 - len(PROMPT))[0].notes == ()
 
 
 def test_a_chain_asks_each_member_for_what_it_can_draft(target):

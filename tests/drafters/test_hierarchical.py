@@ -14,7 +14,7 @@ from specdec_core.interface import (
     PluginConfig,
     TokenTree,
 )
-from specdec_core.interface.errors import ConfigError
+from specdec_core.interface.errors import ConfigError, PluginWarning
 from specdec_core.interface.settings import GenerationSettings, SamplingSettings
 from specdec_core.models import wrap_model
 from specdec_core.study import load_study
@@ -180,9 +180,9 @@ def test_a_draft_ends_where_the_middle_model_has_no_position_left(target, folder
     tiny_model("gpt2", VOCAB, seed=5, n_positions=24).save_pretrained(folder / "short")
     drafter = hierarchy(target, folder / "short", lambda _: TableDrafter(VOCAB))
     assert drafter.max_length == 25
-    result = Decoder(target, drafter, gamma=Gamma(4), strict=True).generate(
-        [[2] * 10], GenerationSettings(max_new_tokens=40, ignore_eos=True)
-    )
+    decoder = Decoder(target, drafter, gamma=Gamma(4), strict=True)
+    with pytest.warns(PluginWarning, match="takes at most 25 tokens"):
+        result = decoder.generate([[2] * 10], GenerationSettings(max_new_tokens=40, ignore_eos=True))
     assert len(result.sequences[0].tokens) == 40
     assert result.metrics.drafted > 0
 

@@ -14,6 +14,7 @@ from tokenizers import decoders
 from specdec_core.decoding.decoder import Decoder
 from specdec_core.decoding.request import DraftRecorder
 from specdec_core.interface import Candidates, Dense, PluginError, PointMass, Proposal, Sparse, TargetInfo
+from specdec_core.interface.errors import PluginWarning
 from specdec_core.interface.settings import SamplingSettings
 from specdec_core.models import load_model, wrap_model
 from specdec_core.sampling.generators import RowGenerators
@@ -380,3 +381,10 @@ def test_a_constraint_holds_for_the_targets_tokens_and_not_for_the_drafters(targ
     texts = {one.text for one in result}
     assert len(texts) > 3
     assert all(re.fullmatch("(ca|a)+c?", text) for text in texts), texts
+
+
+def test_the_result_says_that_a_text_is_too_long_in_the_drafters_tokens(target, info, drafters, monkeypatch):
+    monkeypatch.setattr(drafters["model"], "max_length", 4)
+    decoder = Decoder(target, translated(drafters["model"], info), gamma=3, strict=True)
+    with pytest.warns(PluginWarning, match="takes at most 4 tokens"):
+        decoder.generate([[2, 3]], max_new_tokens=10, ignore_eos=True)

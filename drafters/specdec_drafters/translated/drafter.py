@@ -332,7 +332,7 @@ class _TranslatedSession(DraftSession):
     def propose(self, request: DraftRequest) -> Proposal:
         self._catch_up(request.tokens)
         sound = [n if text.sound else 0 for n, text in zip(request.budget, self._texts, strict=True)]
-        budget = self._translated.drafter.clipped(self._told, sound)
+        budget = self._translated.drafter.clipped(self._told, sound, self._info.note)
         if not any(budget):
             return Proposal.empty(len(budget), self._info.device)
         self._asked = True
