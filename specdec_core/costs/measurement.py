@@ -7,8 +7,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from specdec_core.costs.forecast import requested_seconds
 from specdec_core.costs.step_costs import Machine, StepCosts, settings_key
-from specdec_core.costs.workload import requested_seconds
 from specdec_core.interface.errors import ConfigError, reading, unknown_name
 from specdec_core.interface.files import writing_file
 

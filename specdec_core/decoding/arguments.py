@@ -29,7 +29,7 @@ from specdec_core.models import LoadedModel
 from specdec_core.models.load.model_requirements import unmet_requirements
 from specdec_core.registry.hookspecs import KIND_LABELS
 from specdec_core.registry.nesting import dotted
-from specdec_core.registry.registry import Registry, default_registry
+from specdec_core.registry.registry import BASES, Registry, default_registry
 from specdec_core.registry.settings_models import plugin_settings
 from specdec_core.registry.validation_errors import describe
 
@@ -50,12 +50,6 @@ Metadata: TypeAlias = Mapping[str, Any] | Sequence[Mapping[str, Any] | None] | N
 """What drafters are told of the prompts: a mapping for all of them, or one for each."""
 
 _Settings = TypeVar("_Settings", bound=BaseModel)
-_BASES: Mapping[str, type] = {
-    "drafter": Drafter,
-    "gamma": GammaController,
-    "lenience": LenienceController,
-    "rule": AcceptanceRule,
-}
 
 
 def make_drafter(
@@ -124,7 +118,7 @@ def make_controller(kind: PluginKind, given: object, registry: Registry | None =
         ConfigError: Its name or settings are invalid.
         PluginError: It cannot be created.
     """
-    if given is None or isinstance(given, _BASES[kind]):
+    if given is None or isinstance(given, BASES[kind]):
         return given
     registry = registry or default_registry()
     config = _settings(registry, kind, given)
@@ -296,7 +290,7 @@ def _settings(registry: Registry, kind: PluginKind, given: object) -> PluginConf
 
 def _not_a_plugin(registry: Registry, kind: PluginKind, given: object) -> str:
     """Return a message that says what was given where a plugin was expected, and what is allowed."""
-    base = _BASES[kind]
+    base = BASES[kind]
     if isinstance(given, type) and issubclass(given, base):
         arguments = "config, target.info()" if kind == "drafter" else "config"
         return f"{kind}: the class {given.__name__} was given; pass an object, {given.__name__}({arguments})."

@@ -250,16 +250,7 @@ class ModelOracle(Oracle):
         if self._lenience_session is None or not width:
             return None
         with self._guard.calling(self._lenience):
-            asked = tuple(self._lenience_session.lenience())
-            rows = tuple(tuple(map(float, row)) if isinstance(row, Sequence) else (float(row),) for row in asked)
-            legal = all(row and all(_LEAST_LENIENCE <= x <= 1 for x in row) for row in rows)
-            if len(rows) != len(self._last_lenience) or not legal:
-                raise PluginError(
-                    f"lenience {reprlib.repr(list(asked))} was asked for; expected, for each of "
-                    f"{len(self._last_lenience)} rows, a number in (0, 1] or a sequence of them. The last valid "
-                    "lenience is used."
-                )
-            self._last_lenience = rows
+            self._last_lenience = checked_lenience(self._lenience_session.lenience(), len(self._last_lenience))
         rows = tuple((*row[:width], *[row[-1]] * (width - len(row))) for row in self._last_lenience)
         return list(map(list, rows)) if any(value < 1 for row in rows for value in row) else None
 
@@ -281,6 +272,26 @@ class ModelOracle(Oracle):
             p = self._to_probs(flat, prefixes) if one_hot else self._to_probs.scores(flat, prefixes).softmax(1)
             p = p.view(logits.shape)
         return verifications(proposal, p, lenience, numbers, answered, algorithm_1=exact)
+
+
+def checked_lenience(asked: Sequence[float | Sequence[float]], count: int) -> tuple[tuple[float, ...], ...]:
+    """Return l of each row, as a lenience controller asks for it.
+
+    Args:
+        asked: A number for each row, or numbers for the positions of its draft.
+        count: Number of rows.
+
+    Raises:
+        PluginError: It asks for something else.
+    """
+    given = tuple(asked)
+    rows = tuple(tuple(map(float, row)) if isinstance(row, Sequence) else (float(row),) for row in given)
+    if len(rows) == count and all(row and all(_LEAST_LENIENCE <= x <= 1 for x in row) for row in rows):
+        return rows
+    raise PluginError(
+        f"lenience {reprlib.repr(list(given))} was asked for; expected, for each of {count} rows, a number in "
+        "(0, 1] or a sequence of them. The last valid lenience is used."
+    )
 
 
 def _prefixes(rows: Sequence[Row], proposal: Proposal) -> list[list[int]]:

@@ -21,7 +21,7 @@ _SCALARS = (bool, int, float, str, Path)
 _BOUNDS = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below", "multiple_of": "a multiple of"}
 
 
-@dataclass(frozen=True)
+@dataclass
 class CliField:
     """A config field as a command-line option.
 
@@ -35,10 +35,10 @@ class CliField:
     """
 
     name: str
-    types: tuple[type, ...] = ()
-    choices: tuple[Any, ...] = ()
+    types: list[type] = field(default_factory=list)
+    choices: list[Any] = field(default_factory=list)
     multiple: bool = False
-    bounds: tuple[str, ...] = ()
+    bounds: list[str] = field(default_factory=list)
     default_off: bool = False
 
     @property
@@ -89,59 +89,42 @@ def cli_fields(model: type[BaseModel]) -> list[CliField]:
     return fields
 
 
-@dataclass
-class _Annotation:
-    """The values that an annotation allows, collected while it is walked."""
-
-    types: list[type] = field(default_factory=list)
-    choices: list[Any] = field(default_factory=list)
-    multiple: bool = False
-    bounds: list[str] = field(default_factory=list)
-
-
 def _cli_field(name: str, info: FieldInfo) -> CliField:
-    found = _Annotation()
-    _collect(found, info.annotation, name)
+    found = CliField(name, default_off=info.default is False)
+    _collect(found, info.annotation)
     found.bounds += _bounds(info.metadata)
     if bool in found.types and (len(found.types) > 1 or found.choices or found.multiple):
         raise TypeError(f"setting {name!r} allows bool and other values; a command-line flag takes no value")
     if info.alias is not None or info.validation_alias is not None:
         raise TypeError(f"setting {name!r} has an alias; remove it, since the option has the name of its field")
-    return CliField(
-        name,
-        types=tuple(found.types),
-        choices=tuple(found.choices),
-        multiple=found.multiple,
-        bounds=tuple(found.bounds),
-        default_off=info.default is False,
-    )
+    return found
 
 
-def _collect(found: _Annotation, annotation: Any, name: str) -> None:
+def _collect(found: CliField, annotation: Any) -> None:
     """Add what an annotation allows to `found`."""
     origin, arguments = get_origin(annotation), get_args(annotation)
     if annotation is None or annotation is type(None):
         return
     if origin is Annotated:
-        _collect(found, arguments[0], name)
+        _collect(found, arguments[0])
         found.bounds += _bounds(arguments[1:])
     elif origin in (Union, types.UnionType):
         for argument in arguments:
-            _collect(found, argument, name)
+            _collect(found, argument)
     elif origin is Literal:
         found.choices += [choice for choice in arguments if choice is not None]
     elif isinstance(annotation, type) and issubclass(annotation, Enum):
         found.choices += [member.value for member in annotation]
     elif (origin is list or (origin is tuple and arguments[1:] == (...,))) and not found.multiple:
         found.multiple = True
-        _collect(found, arguments[0], name)
+        _collect(found, arguments[0])
     elif annotation in _SCALARS:
         found.types.append(annotation)
     else:
         raise TypeError(
-            f"setting {name!r} is {_type_name(annotation)}, which cannot be a command-line option; a trainer's "
-            "settings must be flat: bool, int, float, str, Path, Literal, Enum, any of these or None, or "
-            "tuple[X, ...] of them"
+            f"setting {found.name!r} is {_type_name(annotation)}, which cannot be a command-line option; a "
+            "trainer's settings must be flat: bool, int, float, str, Path, Literal, Enum, any of these or None, "
+            "or tuple[X, ...] of them"
         )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, TypeAlias, get_args, get_origin
 
-from specdec_core.interface import Nested, PluginConfig
+from specdec_core.interface import ModelSettings, Nested, PluginConfig
 
 Keys: TypeAlias = tuple[str | int, ...]
 """Path into nested settings, such as `("drafters", 1)`."""
@@ -50,6 +50,14 @@ def nested_settings(config: PluginConfig) -> Iterator[NestedSetting]:
             for keys, value in entries(getattr(config, name)):
                 if isinstance(value, PluginConfig):
                     yield NestedSetting((name, *keys), marker, value)
+
+
+def models_in(config: PluginConfig) -> Iterator[ModelSettings]:
+    """Yield the models that a plugin's settings name, those of nested plugins included."""
+    if isinstance(config, ModelSettings) and config.model:
+        yield config
+    for nested in nested_settings(config):
+        yield from models_in(nested.config)
 
 
 def entries(value: Any) -> Iterator[tuple[Keys, Any]]:

@@ -38,13 +38,14 @@ _Claims: TypeAlias = "list[tuple[Origin, PluginSpec | ModelsSpec]]"
 PluginState: TypeAlias = Literal["ready", "broken", "conflict", "off"]
 """State of a plugin. `conflict`: another plugin has the same name. `off`: `SPECDEC_PLUGINS` excludes it."""
 
-_BASES: dict[PluginKind, type] = {
+BASES: dict[PluginKind, type] = {
     "drafter": Drafter,
     "gamma": GammaController,
     "lenience": LenienceController,
     "rule": AcceptanceRule,
     "trainer": Trainer,
 }
+"""What the plugins of each kind derive from."""
 
 
 @dataclass(frozen=True)
@@ -193,8 +194,8 @@ class Registry:
             raise  # its message already tells the user what to do
         except Exception as error:
             raise PluginError(f"{whose} could not be set up: {exception_text(error)}") from error
-        if not isinstance(made, _BASES[kind]):
-            raise PluginError(f"{whose} makes a {type(made).__name__}, which is not a {_BASES[kind].__name__}.")
+        if not isinstance(made, BASES[kind]):
+            raise PluginError(f"{whose} makes a {type(made).__name__}, which is not a {BASES[kind].__name__}.")
         return made
 
     def _build(self, kind: PluginKind, config: PluginConfig, target: TargetInfo) -> Any:

@@ -177,10 +177,8 @@ def compare(
         SpecdecError: It is invalid, its target cannot be loaded, or the folder cannot be used. A run that fails is
             in the result, and the others continue.
     """
-    if isinstance(study, str | Path):
-        study = load_study(Path(study), max_runs=max_runs)
-    elif isinstance(study, Mapping):
-        study = load_study(study, max_runs=max_runs)
+    if isinstance(study, str | Path | Mapping):
+        study = load_study(study if isinstance(study, Mapping) else Path(study), max_runs=max_runs)
     elif not isinstance(study, Study):
         raise ArgumentError(
             f"study: an object of type {type(study).__name__} was given; pass the path of a YAML file, or a "

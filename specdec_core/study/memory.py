@@ -9,12 +9,11 @@ from pathlib import Path
 import torch
 from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
-from specdec_core.interface import PluginConfig
 from specdec_core.interface.settings import ModelSettings, TargetConfig
 from specdec_core.models import ModelOutline, load_outline
 from specdec_core.models.device import available_memory, parse_device, parse_dtype
 from specdec_core.models.inflation import add_layers
-from specdec_core.registry.nesting import nested_settings
+from specdec_core.registry.nesting import models_in
 from specdec_core.study.config.prompt_file import conversations
 from specdec_core.study.config.prompts import render_prompt
 from specdec_core.study.config.study import Run, Study, Task
@@ -85,7 +84,7 @@ def memory_needs(study: Study) -> Iterator[MemoryNeed]:
             tokens = max(longest, new) if outline.config.is_encoder_decoder else longest + new
             if outline.max_positions is not None:
                 tokens = min(tokens, outline.max_positions + gamma + 1)
-            drafts = () if run.drafter is None else _draft_models(run.drafter)
+            drafts = () if run.drafter is None else models_in(run.drafter)
             sizes = [target, *(_sizes(one, _outline(one, study.folder), device) for one in drafts)]
             yield MemoryNeed(
                 task=task.name,
@@ -138,14 +137,6 @@ def _sizes(settings: ModelSettings, outline: ModelOutline, device: torch.device)
     width = width or text.hidden_size // text.num_attention_heads
     copies = 4 if config.is_encoder_decoder else 2  # keys and values, also of the source
     return size, int(copies * layers * heads * width * dtype.itemsize)
-
-
-def _draft_models(config: PluginConfig) -> Iterator[ModelSettings]:
-    """Yield the draft models that a drafter's settings name, those of nested drafters included."""
-    if isinstance(config, ModelSettings):
-        yield config
-    for nested in nested_settings(config):
-        yield from _draft_models(nested.config)
 
 
 def _gamma(run: Run) -> int:

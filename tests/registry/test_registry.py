@@ -284,11 +284,11 @@ class Flat(BaseModel):
 def test_settings_as_options():
     found = {setting.name: setting for setting in cli_fields(Flat)}
     assert list(found) == list(Flat.model_fields)
-    assert found["plain"].types == (int,)
-    assert found["bounded"].bounds == ("at least 1",)
-    assert found["outer"].bounds == ("above 0",)
-    assert (found["either"].choices, found["either"].bounds) == (("all", 16), ("at most 8",))
-    assert (found["several"].multiple, found["several"].bounds) == (True, ("below 3",))
+    assert found["plain"].types == [int]
+    assert found["bounded"].bounds == ["at least 1"]
+    assert found["outer"].bounds == ["above 0"]
+    assert (found["either"].choices, found["either"].bounds) == (["all", 16], ["at most 8"])
+    assert (found["several"].multiple, found["several"].bounds) == (True, ["below 3"])
     assert found["flag"].options == ("--flag", "--no-flag")
     assert found["off"].options == ("--off",)
     assert found["folder_name"].options == ("--folder-name",)

@@ -7,7 +7,7 @@ import re
 import sysconfig
 import tokenize
 from codecs import BOM_UTF8
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -151,7 +151,10 @@ def _library_modules(max_bytes: int) -> list[str]:
     prompt would be measured on its memory.
     """
     root = Path(sysconfig.get_paths()["stdlib"])
-    held_out = _prompt_sources()
+    prompts = shipped_file("builtin:heldout", "prompts", "*.jsonl")
+    assert prompts is not None, "it has the form of a reference"
+    lines = prompts.read_text(encoding="utf-8").splitlines()
+    held_out = {json.loads(line)["source"].rpartition(":")[0] for line in lines}
     documents: list[str] = []
     left = max_bytes
     for path in sorted(root.glob("*.py")):
@@ -169,16 +172,3 @@ def _library_modules(max_bytes: int) -> list[str]:
             "Raise max_bytes (--max-bytes), or give a text file."
         )
     return documents
-
-
-def _prompt_sources() -> set[str]:
-    """Return the file names of the modules that the built-in prompts come from."""
-    prompts = shipped_file("builtin:heldout", "prompts", "*.jsonl")
-    assert prompts is not None, "it has the form of a reference"
-    return set(_sources(prompts.read_text(encoding="utf-8").splitlines()))
-
-
-def _sources(lines: list[str]) -> Iterator[str]:
-    for line in lines:
-        name, _, _ = json.loads(line)["source"].rpartition(":")
-        yield name

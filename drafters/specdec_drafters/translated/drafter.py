@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import reprlib
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import takewhile
 from types import MappingProxyType
@@ -22,9 +22,7 @@ from specdec_core.interface import (
     DraftRequest,
     DraftSession,
     GammaController,
-    ModelSettings,
     Outcome,
-    PluginConfig,
     PluginError,
     Proposal,
     SessionInfo,
@@ -34,7 +32,7 @@ from specdec_core.interface.errors import PluginWarning
 from specdec_core.interface.outcome import common_prefix
 from specdec_core.interface.tree import TreeShape
 from specdec_core.models import ModelOutline, fetched_later, load_outline
-from specdec_core.registry import nested_settings
+from specdec_core.registry import models_in
 from specdec_drafters.common.draft_model_loading import make_nested
 from specdec_drafters.settings import TranslatedConfig
 from specdec_drafters.translated.retokenized import Retokenized, Retokenizer
@@ -268,21 +266,13 @@ def _outline(config: TranslatedConfig, target: TargetInfo) -> ModelOutline:
     """Return the tokenizer and the sizes of the drafter's vocabulary, without loading its weights."""
     if config.tokenizer is not None:
         return load_outline(config.tokenizer, folder=target.folder)
-    model = next(_models_in(config.drafter), None)
+    model = next(models_in(config.drafter), None)
     if model is None:
         raise ConfigError(
             f"drafter 'translated': {getattr(config.drafter, 'name', config.drafter)!r} names no model whose "
             "tokenizer it could have; give 'tokenizer', a folder, a hub name or a built-in model."
         )
     return load_outline(model.model, folder=target.folder, revision=model.revision, subfolder=model.subfolder)
-
-
-def _models_in(config: PluginConfig) -> Iterator[ModelSettings]:
-    """Yield the models that a drafter's settings name, at any depth."""
-    if isinstance(config, ModelSettings) and config.model:
-        yield config
-    for nested in nested_settings(config):
-        yield from _models_in(nested.config)
 
 
 class _TranslatedSession(DraftSession):

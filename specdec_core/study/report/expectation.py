@@ -8,7 +8,7 @@ tokens takes
 
 where T(k) is the target's time as measured over all runs of the task, D(k) the time of this run's drafter, and O
 the overhead of the framework. Acceptance is counted by position. Time outside these steps is fixed: set-up, and
-the first step of a batch, which reads the prompts. `specdec_core.costs.workload` turns both into a wall time.
+the first step of a batch, which reads the prompts. `specdec_core.costs.forecast` turns both into a wall time.
 Importing this imports no torch.
 
 References:
@@ -24,8 +24,8 @@ from functools import cached_property
 from itertools import zip_longest
 from typing import TYPE_CHECKING
 
+from specdec_core.costs.forecast import Workload, reach_by_length, requested_seconds
 from specdec_core.costs.step_costs import StepCosts, interpolated
-from specdec_core.costs.workload import Workload, reach_by_length, requested_seconds
 
 if TYPE_CHECKING:
     from specdec_core.decoding.counts import Metrics, StepTimes

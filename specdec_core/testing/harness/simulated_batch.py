@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from specdec_core.decoding.proposer import checked_plan
+from specdec_core.decoding.verify import checked_lenience
 from specdec_core.interface import (
     BatchInfo,
     GammaController,
@@ -213,12 +214,7 @@ class SimulatedBatch:
             "list of at least one, of which the last holds for all later positions"
         )
         with calling(did, expected):
-            answer = self.session.lenience()
-            rows = [tuple(row) if isinstance(row, Sequence) else (row,) for row in answer]
-            leniences = tuple(tuple(map(float, row)) for row in rows)
-        if len(rows) != len(self._ended) or not all(row and all(0 < x <= 1 for x in row) for row in leniences):
-            raise CheckFailure(did, f"{answer!r}", expected)
-        return leniences
+            return checked_lenience(self.session.lenience(), len(self._ended))
 
     def _verify(self, asked: tuple[int, ...], tokens: Sequence[Sequence[int]]) -> StepReport:
         """Accept tokens as the scenario says; return the report."""
