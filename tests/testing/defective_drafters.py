@@ -444,6 +444,28 @@ class RollsBackNothing(Cached):
 
 
 @caught_by("rollback")
+class CatchesUp(Cached):
+    """Reads as many tokens as are missing at its next draft, whatever was taken back meanwhile."""
+
+    def open(self, session):
+        return CatchingUp(self, session.batch_size)
+
+    def keep(self, row, begin, index, outcome):
+        del row[begin:]
+
+    def rollback(self, session, lengths):
+        return
+
+
+class CatchingUp(CachedSession):
+    def propose(self, request):
+        for row, tokens in zip(self.rows, request.tokens, strict=True):
+            read = row[: len(tokens) - 1]
+            row[:] = [*read, *tokens[len(read) :]]
+        return super().propose(request)
+
+
+@caught_by("rollback")
 class UndoesTwoCommits(Cached):
     """Can roll back its last two commits only, as with a ring buffer of cache snapshots."""
 

@@ -138,7 +138,8 @@ class StateChecks(DrafterChecks):
             far = [n + (number + row) % 3 for row, n in enumerate(before)]
             driver.rollback([min(n, len(row)) for n, row in zip(far, driver.rows, strict=True)])
             driver.finished = [False] * batch  # rows that had ended here may go on in the outer loop
-            driver.commit_unused([[token] for token in _next_tokens(driver, number + 2)])
+            # Two, since the last token is not read before the next draft.
+            driver.commit_unused(list(zip(*(_next_tokens(driver, number + n) for n in (2, 3)), strict=True)))
 
         self._after_each(back)
 
