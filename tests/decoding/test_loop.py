@@ -221,6 +221,15 @@ def test_greedy_lenience_accepts_near_misses(target):
     assert loose.metrics.accepted > strict.metrics.accepted
 
 
+@pytest.mark.parametrize(("right", "accepted"), [(1, 3), (0, 0)])
+def test_the_last_lenience_holds_for_all_later_positions(target, right, accepted):
+    text = [3, 4, *plain(target, [3, 4], 3, ignore_eos=True).tokens]
+    draft = [token if n < 2 + right else (token + 1) % V for n, token in enumerate(text)]
+    decoder = Decoder(target, Parrot(draft), gamma=Gamma(3), lenience=Lenience([1.0, 1e-30]), sampling=GREEDY)
+    decoder.generate([[3, 4]], GenerationSettings(max_new_tokens=4, ignore_eos=True), [trace := TraceObserver()])
+    assert trace.reports[0].outcome.accepted == (accepted,)
+
+
 def test_commit_reports_every_committed_token(target):
     told = []
 
