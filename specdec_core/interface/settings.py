@@ -104,6 +104,12 @@ class GenerationSettings(Validated):
     constraint: Constraint | None = None
     """A JSON schema, regular expression or grammar for the new text. In a study it stands beside `generation`."""
 
+    def shortened(self, most: int) -> Self:
+        """Return the same settings for texts that end after so many new tokens."""
+        most = min(most, self.max_new_tokens)
+        least = min(most, self.min_new_tokens)
+        return self.model_copy(update={"max_new_tokens": most, "min_new_tokens": least})
+
     @field_validator("constraint")
     @classmethod
     def _check_constraint(cls, value: Constraint | None, info: ValidationInfo) -> Constraint | None:

@@ -324,6 +324,15 @@ def test_a_conversation_that_outgrows_the_context_of_a_server_ends(serve, tmp_pa
     assert "it answered 400: " in found.errors[0]
 
 
+def test_vllm_has_bad_words_and_a_least_length(serve):
+    server = serve(owner="vllm")
+    more = {"sampling": {"temperature": 0, "bad_words": ["no"]}, "generation": {"max_new_tokens": TOKENS}}
+    more["generation"]["min_new_tokens"] = TOKENS - 1
+    assert not compare(study(server, run_of(server), **more), progress=False).errors
+    assert {(one["min_tokens"], *one["bad_words"]) for one in server.asked} == {(TOKENS - 1, "no")}
+    assert all(one["max_tokens"] >= TOKENS - 1 for one in server.asked)
+
+
 def test_a_server_is_sent_nothing_that_it_does_not_know(serve):
     server = serve()
     found = compare(

@@ -67,6 +67,11 @@ def test_outputs_do_not_depend_on_the_batch_size(result_of):
     assert {key: one.outputs for key, one in alone.items()} == {key: one.outputs for key, one in together.items()}
 
 
+def test_warming_up_is_shorter_than_the_least_length(result_of):
+    found = result_of(STUDY, "generation.max_new_tokens=12", "generation.min_new_tokens=12").repeats
+    assert {len(one.tokens) for repeat in found.values() for one in repeat.outputs} == {12}
+
+
 @pytest.fixture
 def summaries(result_of):
     return summarize(result_of(STUDY, "batch_size=2"))

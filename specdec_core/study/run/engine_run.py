@@ -78,7 +78,8 @@ class EngineRun:
         self._kind = self._recognized()
         self._fields = self._request_fields()
         with self._errors("warming up"):
-            self._ask(0, prompts[0].messages, min(_WARM_UP_TOKENS, job.generation.max_new_tokens))
+            most = max(_WARM_UP_TOKENS, job.generation.min_new_tokens)
+            self._ask(0, prompts[0].messages, min(most, job.generation.max_new_tokens))
 
     def measure(self, number: int, advance: Callable[[float], None]) -> Repeat:
         """Send all prompts once, as many at a time as the study says.

@@ -105,9 +105,8 @@ class PreparedRun:
             # The baseline decodes token by token, as constrained decoding without drafts does.
             slow = constraint.model_copy(update={"fast_forward": False})
             self._generation = job.generation.model_copy(update={"constraint": slow})
-        short = min(_WARM_UP_TOKENS, self._generation.max_new_tokens)
         first = job.batches[0]._replace(talks=[turns[:1] for turns in job.batches[0].talks])
-        for _ in self._decode(first, self._generation.model_copy(update={"max_new_tokens": short})):
+        for _ in self._decode(first, self._generation.shortened(_WARM_UP_TOKENS)):
             pass
 
     def measure(self, number: int, progress: Callable[[float], None]) -> Repeat:
@@ -174,13 +173,13 @@ class PreparedRun:
         Controllers are new, so that those of the run do not learn from it. None if nothing drafts, for beam
         search, and where the prompt has no answer.
         """
-        drafter, tokens = self._decoder.drafter, min(_TRACED_TOKENS, self._generation.max_new_tokens)
+        drafter = self._decoder.drafter
         if drafter is None or self._generation.beams > 1:
             return None
         drafter.reset()
         prompts, seeds, metadata = self._job.batches[0]
         observer = TraceObserver(probabilities=True)
-        short = self._generation.model_copy(update={"max_new_tokens": tokens})
+        short = self._generation.shortened(_TRACED_TOKENS)
         with closing(Conversations(self._new_decoder(drafter=drafter), 1, metadata[0])) as talk:
             for _ in talk.stream([prompts[0][0]], short, [observer], seeds=[seeds[0][0]]):
                 pass
