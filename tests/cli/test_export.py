@@ -7,7 +7,6 @@ import pytest
 from typer.testing import CliRunner
 
 from specdec_core.cli.main import app
-from specdec_core.registry.registry import default_registry
 from tests.serving.vllm_runner import Runner, vllm_config
 
 
@@ -20,7 +19,7 @@ def here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "exported").mkdir()
     monkeypatch.syspath_prepend(tmp_path / "exported")
-    for module in ("exported_chain", "exported_copies", "exported_last_word"):
+    for module in ("exported_chain", "exported_copies"):
         monkeypatch.delitem(sys.modules, module, raising=False)
     return tmp_path
 
@@ -85,21 +84,6 @@ def test_a_plugin_that_declares_it_is_exported(here, toys):
     assert refused.exit_code == 2
     assert "does not declare token_ids_only = True in its settings" in refused.output
     assert "Drafters that need no more: copies." in refused.output
-
-
-def test_a_new_plugin_is_loaded_beside_what_was_exported(here, toys):
-    assert CliRunner().invoke(app, ["new", "last-word"]).exit_code == 0
-    source = (here / "specdec-last-word" / "specdec_last_word.py").read_text()
-    toys.install("specdec-last-word", "specdec_last_word", source)
-    done = run("exported", "--to", "vllm", "--drafter", "last-word")
-    assert done.exit_code == 0, done.output
-    sys.modules.pop("specdec_last_word")  # as where vLLM starts with the folder on its path
-    default_registry.cache_clear()
-    importlib.invalidate_caches()
-    runner = Runner(importlib.import_module("exported_last_word").Proposer(vllm_config(50, gamma=2)), gamma=2)
-    runner.add("a", [1, 2, 1, 2, 1], [2, 1])
-    runner.step(["a"])
-    assert runner.asked[0].draft == (1, 2)
 
 
 def test_a_folder_that_hides_an_installed_module_is_refused(here, toys):

@@ -14,7 +14,6 @@ from specdec_core.decoding.counts import StepTimes
 from specdec_core.decoding.decoder import Decoder
 from specdec_core.interface import ConfigError, ModelError
 from specdec_core.interface.errors import PromptError
-from specdec_core.registry.registry import default_registry
 from specdec_core.study.report.quality import Output
 from specdec_core.study.report.result_files import first_outputs, write_results
 from specdec_core.study.report.summary import (
@@ -269,47 +268,6 @@ def test_repeats_that_another_version_counted_are_refused(study, tmp_path):
     with pytest.raises(ConfigError, match=r"repeats.jsonl:2: .*verified_at.*--output.*--fresh"):
         run_study(study(STUDY, BRIEF), Recorder(), output=output)
     assert len(run_study(study(STUDY, BRIEF), Recorder(), output=output, fresh=True).repeats) == 6
-
-
-ACME = """
-    from specdec_core import DeterministicDrafter, DrafterConfig, PluginSpec, hookimpl
-
-    class Acme(DeterministicDrafter):
-        def draft(self, tokens, budget):
-            {body}
-
-    @hookimpl
-    def specdec_drafters():
-        return [PluginSpec("drafter", "acme", "acme:Acme", DrafterConfig)]
-"""
-
-
-def test_runs_whose_plugins_have_changed_are_run_again(study, site, tmp_path):
-    site.install("specdec-acme", "acme", ACME.format(body="return [1] * budget"))
-    text, output = STUDY + "  - {{drafter: acme, gamma: 2}}\n", tmp_path / "out"
-
-    def timed():
-        recorder = Recorder()
-        result = run_study(study(text, "repeats=1", BRIEF), recorder, output=output)
-        return {name for name, _ in recorder.timed}, result.repeats[None, "acme-2", 1]
-
-    names, before = timed()
-    assert names == {"baseline", "echo-2", "lenient", "acme-2"}
-    site.install("specdec-other", "other", "from specdec_core import hookimpl")
-    assert timed() == (set(), before), "a plugin that no run uses"
-    site.module("acme", ACME.format(body="return []"))
-    default_registry.cache_clear()
-    with pytest.warns(RuntimeWarning, match=r"run again: 'acme-2'.*specdec-acme"):
-        names, after = timed()
-    assert names == {"acme-2"}
-    assert (before.metrics.drafted > 0, after.metrics.drafted) == (True, 0)
-    assert timed() == (set(), after)
-    site.module("acme", ACME.format(body="raise OSError('no answer')"))
-    default_registry.cache_clear()
-    for why in ("code", "failed"):
-        with pytest.warns(RuntimeWarning, match=rf"run again: 'acme-2'.*{why}"):
-            names, after = timed()
-        assert (names, bool(after.failures)) == ({"acme-2"}, True)
 
 
 def test_a_run_that_cannot_be_loaded_is_given_up_alone(study):
