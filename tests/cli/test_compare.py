@@ -73,15 +73,16 @@ def generate_fails():
     from specdec_core.decoding.decoder import Decoder
 
     def arm(patch, call, error):
-        real, calls = Decoder.generate, []
+        real, calls = Decoder.stream, []
 
-        def generate(*args, **kwargs):
-            calls.append(1)
-            if len(calls) == call:
-                raise error
-            return real(*args, **kwargs)
+        def stream(self, prompts, settings, observers, *args, **kwargs):
+            if not observers:  # those of a trace
+                calls.append(1)
+                if len(calls) == call:
+                    raise error
+            return real(self, prompts, settings, observers, *args, **kwargs)
 
-        patch.setattr(Decoder, "generate", generate)
+        patch.setattr(Decoder, "stream", stream)
 
     return arm
 
@@ -189,7 +190,7 @@ def test_a_drafter_that_breaks_is_said_and_loses_no_token(compare, tmp_path):
 
 
 def test_the_verdict_is_first_and_wide_shows_all_columns(compare, monkeypatch):
-    names = ("--set", r'runs.0.name="\e[31mred[/x]"', "--set", "runs.1.name=a-run-with-a-rather-long-name")
+    names = ("--set", r'runs.0.name="\e[31mred[/x]"', "--set", "runs.1.name=a-run-with-a-long-name")
     brief = ("--set", "repeats=1", "--quiet")
     monkeypatch.setenv("COLUMNS", "80")
     text = compare(*names, *brief).stdout
@@ -197,7 +198,7 @@ def test_the_verdict_is_first_and_wide_shows_all_columns(compare, monkeypatch):
     assert re.search(r"run +rate +efficiency +tokens/s +speed-up *\n", text)
     table = text[text.index("run ") : text.index("`--wide` also shows: drafter")]
     assert max(map(len, table.splitlines())) <= 80
-    for name in ("baseline", r"\x1b[31mred[/x]", "a-run-with-a-rather-long-name"):
+    for name in ("baseline", r"\x1b[31mred[/x]", "a-run-with-a-long-name"):
         assert any(line.split()[:1] == [name] for line in table.splitlines())
     assert "\x1b" not in text
     assert "±" not in text, "one repeat has no range"

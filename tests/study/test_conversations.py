@@ -209,7 +209,7 @@ def test_sampled_turns_follow_the_answers_of_their_run(study_of, model, tmp_path
 def test_a_finished_study_decodes_nothing_again(study_of, tmp_path, monkeypatch):
     compare(study_of(), tmp_path / "out", progress=False)
     before = outputs(tmp_path / "out")
-    monkeypatch.setattr(Decoder, "generate", None)
+    monkeypatch.setattr(Decoder, "stream", None)
     compare(study_of(), tmp_path / "out", progress=False)
     assert outputs(tmp_path / "out") == before
     with pytest.raises(ConfigError, match="holds the results of another study"):
@@ -218,14 +218,14 @@ def test_a_finished_study_decodes_nothing_again(study_of, tmp_path, monkeypatch)
 
 def test_batches_that_do_not_fit_are_halved_from_their_first_turn(study_of, tmp_path, monkeypatch):
     compare(study_of(), tmp_path / "alone", progress=False)
-    real = Decoder.generate
+    real = Decoder.stream
 
     def short(self, prompts, *rest, **keywords):
         if len(prompts) > 1 and max(map(len, prompts)) > 18:
             raise OutOfMemoryError("the memory is full.")
-        return real(self, prompts, *rest, **keywords)
+        return (yield from real(self, prompts, *rest, **keywords))
 
-    monkeypatch.setattr(Decoder, "generate", short)
+    monkeypatch.setattr(Decoder, "stream", short)
     found = compare(study_of(batch_size=3, auto_find_batch_size=True), tmp_path / "halved", progress=False)
     assert [one["tokens"] for one in outputs(tmp_path / "halved")] == [
         one["tokens"] for one in outputs(tmp_path / "alone")

@@ -318,16 +318,16 @@ def test_the_fields_of_a_summary_are_documented():
 def clock(monkeypatch):
     """Let a function of drafter and repeat say how many seconds a run takes, when all prompts are one batch."""
 
-    real, calls = Decoder.generate, WeakKeyDictionary()
+    real, calls = Decoder.stream, WeakKeyDictionary()
 
     def use(seconds):
-        def generate(self, *args, **kwargs):
-            result = real(self, *args, **kwargs)
+        def stream(self, *args, **kwargs):
+            result = yield from real(self, *args, **kwargs)
             calls[self] = repeat = calls.get(self, -1) + 1  # 0 warms up
             taken = seconds(self.drafter is not None, repeat)
             return replace(result, metrics=result.metrics.with_seconds(taken))
 
-        monkeypatch.setattr(Decoder, "generate", generate)
+        monkeypatch.setattr(Decoder, "stream", stream)
 
     return use
 
@@ -373,16 +373,16 @@ def test_repeats_that_suffice_are_not_continued(study, clock, tmp_path):
 def test_a_failed_run_prolongs_nothing(study, clock):
     text = STUDY + "  - {{name: broken, drafter: {{name: echo, breaks: true}}, gamma: 1}}\n"
     clock(lambda drafts, repeat: 1.0)
-    real = Decoder.generate
+    real = Decoder.stream
 
     def slower(self, *args, **kwargs):
-        result = real(self, *args, **kwargs)
+        result = yield from real(self, *args, **kwargs)
         seconds = next(slow) if result.failures else 1.0
         return replace(result, metrics=result.metrics.with_seconds(seconds))
 
     slow = iter(range(1, 100))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Decoder, "generate", slower)
+        patch.setattr(Decoder, "stream", slower)
         assert count_of(run_study(study(text, "repeats=auto", "batch_size=3", BRIEF), Recorder())) == 3
 
 

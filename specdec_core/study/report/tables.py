@@ -237,7 +237,7 @@ def _mark(summary: RunSummary) -> str:
     if summary.status != "ok":
         return " (failed)"
     if exceeds_bound(summary):
-        return " (above its bound)"
+        return " (in doubt)"
     return " (keeps state)" if summary.uneven_calls else ""
 
 
