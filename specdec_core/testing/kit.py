@@ -172,5 +172,5 @@ def read_settings(kind: PluginKind, name: str, settings: Mapping[str, Any]) -> P
     except ValidationError as error:
         label = f"{KIND_LABELS[kind]} {name!r}"
         found = describe(error, data, lambda *_: label, written=lambda path: path[1:], form="options")
-        raise ConfigError("\n".join(found)) from error
+        raise ConfigError("\n".join(found)) from None
     return config

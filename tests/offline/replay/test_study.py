@@ -4,6 +4,7 @@ import json
 import sys
 from dataclasses import replace
 from multiprocessing.reduction import ForkingPickler
+from pathlib import Path
 
 import pytest
 
@@ -371,6 +372,11 @@ def test_a_stopped_replay_goes_on_where_it_was(replayed, again, tmp_path):
     replayed(output=tmp_path / "out", progress=resumed)
     assert (again.asked, resumed.stages) == (0, [])
     assert resumed.finished == [(18, 18)]
+    module = Path(sys.modules["again_toy"].__file__)
+    module.write_text(module.read_text() + "# edited\n")
+    with pytest.warns(RuntimeWarning, match="run again: 'again-"):
+        replayed(output=tmp_path / "out", progress=(edited := Progress()))
+    assert (set(edited.stages), edited.finished) == ({"again: replaying"}, [(18, 12)])
 
 
 def test_another_record_in_the_folder_is_refused(replayed, tmp_path):
