@@ -99,15 +99,15 @@ def test_block_is_exact_where_models_agree_or_share_nothing():
     other = tuple(one.roll(1, dims=1) for one in one_hot[:-1])
     for p, q in ((pair.p, pair.p[:-1]), (one_hot, pair.q), (pair.p, other), (one_hot, other)):
         for form in ("dense", "sparse"):
-            assert deviations(BLOCK, Models(p, q, ""), form).measured.max() < TOLERANCE
-    assert deviations(BLOCK, Models(pair.p, pair.p[:-1], "")).accepted == pytest.approx(3)
+            assert deviations(BLOCK, Models(p, q), form).measured.max() < TOLERANCE
+    assert deviations(BLOCK, Models(pair.p, pair.p[:-1])).accepted == pytest.approx(3)
 
 
 def test_the_residual_of_block_is_that_of_what_was_accepted():
     # After token 0, c = 5/9 lies between the ratios q / p of tokens 0 and 1: p - q would draw token 1, too.
     first = torch.tensor([[0.5, 0.5, 0.0]]), torch.tensor([[0.9, 0.1, 0.0]])
     after = torch.tensor([[0.6, 0.35, 0.05]]).expand(3, 3), torch.tensor([[0.2, 0.3, 0.5]]).expand(3, 3)
-    pair = Models((first[0], after[0], after[0].repeat(3, 1)), (first[1], after[1]), "")
+    pair = Models((first[0], after[0], after[0].repeat(3, 1)), (first[1], after[1]))
     for form in ("dense", "sparse"):
         assert deviations(BLOCK, pair, form).measured.max() < TOLERANCE / 2
 

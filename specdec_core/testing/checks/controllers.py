@@ -21,7 +21,13 @@ from specdec_core.interface import (
 )
 from specdec_core.interface.settings import GenerationSettings, SamplingSettings
 from specdec_core.testing.failures import CheckFailure, calling
-from specdec_core.testing.harness.enumeration import adjusted, continuations, require_distribution, sampled
+from specdec_core.testing.harness.enumeration import (
+    adjusted,
+    continuations,
+    require_distribution,
+    require_equal_texts,
+    sampled,
+)
 from specdec_core.testing.harness.simulated_batch import Scenario, ScenarioRow, SimulatedBatch, scenario_of
 from specdec_core.testing.harness.state import global_state, is_leaked, weak_reference
 from specdec_core.testing.harness.tiny_target import PROMPT, TinyTarget, tiny_target, uncached_logits
@@ -222,12 +228,7 @@ class GammaKit(ControllerChecks):
             baseline = Decoder(self.target.loaded, sampling=GREEDY).generate(some, settings)
             with calling(did):
                 result = self.decoder(GREEDY).generate(some, settings)
-            for own, other in zip(result.sequences, baseline.sequences, strict=True):
-                if own.tokens != other.tokens:
-                    raise CheckFailure(did, f"{list(own.tokens)}", f"the baseline's tokens: {list(other.tokens)}")
-            calls, limit = result.metrics.target_calls, baseline.metrics.target_calls
-            if calls > limit:
-                raise CheckFailure(did, f"{calls} target calls", f"at most {limit}, as many as the baseline")
+            require_equal_texts(did, result, baseline)
 
 
 class LenienceKit(ControllerChecks):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,13 +17,12 @@ from specdec_core.decoding.result import BatchResult
 from specdec_core.interface import Drafter, GammaController
 from specdec_core.interface.settings import GenerationSettings, SamplingSettings
 from specdec_core.interface.tree import TreeShape
-from specdec_core.offline.replay.drafter_replay import DrafterReplay
 from specdec_core.offline.replay.text_acceptance import TextAcceptance
 from specdec_core.offline.replay.text_oracle import OwnTokensError
 from specdec_core.testing.checks.drafter import ROWS, TREE, DrafterChecks
 from specdec_core.testing.failures import CheckFailure, calling
-from specdec_core.testing.harness.enumeration import continuations, require_distribution
-from specdec_core.testing.harness.replaying import COUNTS, decode_and_replay, memory_record, recorded_texts
+from specdec_core.testing.harness.enumeration import continuations, require_distribution, require_equal_texts
+from specdec_core.testing.harness.replaying import COUNTS, acceptance_along, decode_and_replay, recorded_texts
 from specdec_core.testing.harness.tiny_target import PROMPT, TinyTarget, tiny_loaded_model
 from specdec_core.testing.harness.toys import Gamma, Hierarchy
 
@@ -167,18 +167,8 @@ class DecodingChecks(DrafterChecks):
         """Return the drafter's acceptance along some texts."""
         # Greedy texts are certain, whatever they are.
         texts = recorded_texts(target.loaded, PROMPT, _TEXTS, SAMPLED, _TEXT)
-        record, part = memory_record(target.loaded, texts, sampling, GenerationSettings(max_new_tokens=_TEXT))
-        return list(
-            DrafterReplay(
-                record,
-                part,
-                self.drafter(target),
-                max_gamma=3,
-                batch_size=len(texts),
-                target=target.loaded,
-                autoregressive=autoregressive,
-            ).acceptance()
-        )
+        options: Any = {"max_gamma": 3, "batch_size": len(texts), "autoregressive": autoregressive}
+        return acceptance_along(target.loaded, self.drafter(target), texts, sampling, _TEXT, **options)
 
 
 @functools.cache
@@ -213,14 +203,7 @@ def _require_baseline(
     did = f"decoded {len(prompts)} sequence(s) greedily on {target}"
     with calling(did):
         got = _decode(target, prompts, ignore_eos, drafter, Gamma(4, 2, tree=tree))
-    expected = _baseline(target, prompts, ignore_eos)
-    for prompt, own, baseline in zip(prompts, got.sequences, expected.sequences, strict=True):
-        if own.tokens != baseline.tokens:
-            tokens = f"the baseline's tokens {list(baseline.tokens)}"
-            raise CheckFailure(f"{did}, this one from {list(prompt)}", f"the tokens {list(own.tokens)}", tokens)
-    calls, limit = got.metrics.target_calls, expected.metrics.target_calls
-    if calls > limit:
-        raise CheckFailure(did, f"{calls} target calls", f"at most {limit}, as many as the baseline")
+    require_equal_texts(did, got, _baseline(target, prompts, ignore_eos))
 
 
 def _require_equal(did: str, text: int, once: TextAcceptance, always: TextAcceptance) -> None:

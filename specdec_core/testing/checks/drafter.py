@@ -119,14 +119,17 @@ class DrafterChecks(Kit):
         keep_drafting: KeepDrafting | None = None,
     ) -> Iterator[SessionDriver]:
         """Yield a session for each target and each setting; they are closed after a success."""
+        for target, setting in self.cases(settings):
+            driver = self.open(target, None, rows, setting, max_gamma=max_gamma, keep_drafting=keep_drafting)
+            yield driver
+            driver.close()
+
+    def cases(self, settings: Sequence[Setting] = SETTINGS) -> Iterator[tuple[TinyTarget, Setting]]:
+        """Yield each target with each setting; trees if it drafts them."""
         for target in self.targets:
             for setting in settings:
                 if setting.tree is None or self.drafter(target).drafts_trees:
-                    driver = self.open(
-                        target, None, rows, setting, max_gamma=max_gamma, keep_drafting=keep_drafting
-                    )
-                    yield driver
-                    driver.close()
+                    yield target, setting
 
     def skip_unless_trees(self) -> None:
         """Skip the check of a drafter of lines."""

@@ -10,7 +10,7 @@ import torch
 from pydantic import BaseModel
 
 from specdec_core.interface import Drafter
-from specdec_core.testing.checks.drafter import ROWS, SETTINGS, DrafterChecks, Setting, require_same_drafts
+from specdec_core.testing.checks.drafter import ROWS, SETTINGS, DrafterChecks, require_same_drafts
 from specdec_core.testing.failures import CheckFailure
 from specdec_core.testing.harness.session_driver import Draft, SessionDriver
 from specdec_core.testing.harness.state import frozen_heap, global_state, is_leaked, tensor_bytes
@@ -28,7 +28,7 @@ class IsolationChecks(DrafterChecks):
     def test_rows_independent(self) -> None:
         """A row's drafts do not depend on the other rows."""
         for driver in self.sessions():
-            together = [_step(driver, step) for step in range(4)]
+            together = [driver.step(step) for step in range(4)]
             for row, tokens in enumerate(driver.first_rows):
                 alone = SessionDriver(
                     driver.target,
@@ -41,7 +41,7 @@ class IsolationChecks(DrafterChecks):
                     indices=[row],
                 )
                 for step, batched in enumerate(together):
-                    _require_same(driver, row, batched[row], _step(alone, step)[0], "the row's draft alone")
+                    _require_same(driver, row, batched[row], alone.step(step)[0], "the row's draft alone")
                 alone.close()
 
     def test_budgets_independent(self) -> None:
@@ -60,34 +60,28 @@ class IsolationChecks(DrafterChecks):
 
     def test_sessions_independent(self) -> None:
         """Open sessions do not affect each other."""
-        for target in self.targets:
-            drafter = self.drafter(target)
-            for setting in SETTINGS:
-                if setting.tree is None or drafter.drafts_trees:
-                    self._require_sessions_independent(target, drafter, setting)
-
-    def _require_sessions_independent(self, target: TinyTarget, drafter: Drafter, setting: Setting) -> None:
-        alone = []
-        for rows in (ROWS[:2], ROWS[2:]):
-            driver = self.open(target, drafter, rows, setting)
-            alone.append([_step(driver, step) for step in range(4)])
-            driver.close()
-        both = [self.open(target, drafter, rows, setting) for rows in (ROWS[:2], ROWS[2:])]
-        for step in range(4):
-            for driver, drafts in zip(both, alone, strict=True):
-                together = [draft.tokens for draft in _step(driver, step)]
-                if together != [draft.tokens for draft in drafts[step]]:
-                    got = f"with another session open, the drafts {together}"
-                    expected = f"its drafts without one: {[draft.tokens for draft in drafts[step]]}"
-                    raise driver.failure(got, expected, _STATE_HINT)
-        for driver in both:
-            driver.close()
+        for target, setting in self.cases():
+            alone = []
+            for rows in (ROWS[:2], ROWS[2:]):
+                driver = self.open(target, None, rows, setting)
+                alone.append([driver.step(step) for step in range(4)])
+                driver.close()
+            both = [self.open(target, None, rows, setting) for rows in (ROWS[:2], ROWS[2:])]
+            for step in range(4):
+                for driver, drafts in zip(both, alone, strict=True):
+                    together = [draft.tokens for draft in driver.step(step)]
+                    if together != [draft.tokens for draft in drafts[step]]:
+                        got = f"with another session open, the drafts {together}"
+                        expected = f"its drafts without one: {[draft.tokens for draft in drafts[step]]}"
+                        raise driver.failure(got, expected, _STATE_HINT)
+            for driver in both:
+                driver.close()
 
     def test_inputs_unchanged(self) -> None:
         """It does not modify its inputs."""
         for driver in self.sessions(settings=SETTINGS[:1]):
             for step in range(4):
-                _step(driver, step)  # to change the tokens or the sources raises
+                driver.step(step)  # to change the tokens or the sources raises
                 if driver.hidden is not None and not torch.equal(*driver.hidden):
                     hint = "They belong to the core and are read-only. Copy them first: `hidden.clone()`."
                     raise driver.failure("after propose(): changed hidden states", "unchanged hidden states", hint)
@@ -99,7 +93,7 @@ class IsolationChecks(DrafterChecks):
             before = _attributes(drafter)
             driver = self.open(target, drafter)
             for step in range(4):
-                _step(driver, step)
+                driver.step(step)
             driver.close()
             after = _attributes(drafter)
             for name, value in before.items():
@@ -111,19 +105,16 @@ class IsolationChecks(DrafterChecks):
 
     def test_global_state_unchanged(self) -> None:
         """It leaves random generators, torch's settings, the process and threads alone."""
-        for target in self.targets:
-            for setting in SETTINGS:
-                before, threads = global_state(), set(threading.enumerate())
-                drafter = self.fresh(target)
-                self.require_globals_unchanged(f"built the drafter for {target}", before)
-                if setting.tree is not None and not drafter.drafts_trees:
-                    continue
-                driver = self.open(target, drafter, ROWS[:2], setting)
-                for step in range(20):
-                    _step(driver, step)
-                driver.close()
-                self.require_globals_unchanged(driver.log, before)
-                _require_ended(threads, driver.log)
+        for target, setting in self.cases():
+            before, threads = global_state(), set(threading.enumerate())
+            drafter = self.fresh(target)
+            self.require_globals_unchanged(f"built the drafter for {target}", before)
+            driver = self.open(target, drafter, ROWS[:2], setting)
+            for step in range(20):
+                driver.step(step)
+            driver.close()
+            self.require_globals_unchanged(driver.log, before)
+            _require_ended(threads, driver.log)
 
     def test_close_any_time(self) -> None:
         """A session can be closed before its first request, and in mid-step."""
@@ -146,7 +137,7 @@ class IsolationChecks(DrafterChecks):
             for _ in range(2):
                 driver = self.open(target, drafter)
                 for step in range(4):
-                    _step(driver, step)
+                    driver.step(step)
                 driver.close()
                 session, log = driver.session, driver.log
                 del driver
@@ -161,14 +152,6 @@ class IsolationChecks(DrafterChecks):
                 "no more: closed sessions leave nothing behind",
                 _MEMORY_HINT,
             )
-
-
-def _step(driver: SessionDriver, step: int) -> list[Draft]:
-    """Run a step; return each row's draft."""
-    batch = len(driver.rows)
-    drafts = driver.draft([4] * batch)
-    driver.accept([step % 3] * batch, [2 + step % 3] * batch)
-    return drafts
 
 
 def _require_same(driver: SessionDriver, row: int, got: Draft, expected: Draft, what: str) -> None:

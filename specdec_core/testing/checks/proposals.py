@@ -83,10 +83,8 @@ class ProposalChecks(DrafterChecks):
 
     def test_draft_sampled_from_q(self) -> None:
         """Draft tokens follow their q (chi-square)."""
-        for target in self.targets:
-            for setting in SETTINGS:
-                if setting.tree is None or self.drafter(target).drafts_trees:
-                    self._require_sampled_from_q(target, setting)
+        for target, setting in self.cases():
+            self._require_sampled_from_q(target, setting)
 
     def _require_sampled_from_q(self, target: TinyTarget, setting: Setting) -> None:
         """Sample drafts, and more as long as they fit q neither well nor badly; see `require_distribution`."""

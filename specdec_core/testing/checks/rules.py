@@ -19,6 +19,7 @@ from specdec_core.testing.failures import CheckFailure, calling
 from specdec_core.testing.harness.enumeration import continuations, require_distribution
 from specdec_core.testing.harness.rule_distribution import (
     FORMS,
+    POINTS,
     TOLERANCE,
     Step,
     deviation_of,
@@ -26,7 +27,7 @@ from specdec_core.testing.harness.rule_distribution import (
     replay_error,
     step_of,
 )
-from specdec_core.testing.harness.state import global_state
+from specdec_core.testing.harness.state import equal, global_state
 from specdec_core.testing.harness.toys import Gamma, TableDrafter
 from specdec_core.testing.kit import Kit
 from specdec_core.verification import accept_greedy
@@ -226,12 +227,11 @@ class RuleKit(Kit):
                 with calling(f"decoded {where}"):
                     made.generate([[2, 3], [3]], max_new_tokens=6)
 
-    def _steps(self, points: int | None = None) -> Iterator[Step]:
+    def _steps(self, points: int = POINTS) -> Iterator[Step]:
         """Yield all drafts of several models in every form of q; none for a rule that does not sample."""
         for number, size in enumerate(() if self.declared.greedy_only else SIZES):
             for form in FORMS:
-                pair = models(*size, self.seed + number)
-                yield step_of(pair, form) if points is None else step_of(pair, form, points)
+                yield step_of(models(*size, self.seed + number), form, points)
 
     def _answer(self, rule: AcceptanceRule, step: Step) -> AcceptanceResult:
         proposal, p, uniforms = _to((step.proposal, step.p, step.uniforms), self.device)
@@ -291,20 +291,10 @@ def _did(step: Step) -> str:
 
 
 def _require_same(before: object, after: object) -> None:
-    if not _equal(before, after):
+    if not equal(before, after):
         raise CheckFailure(
             "compared the arguments before and after",
             "they were changed",
             "the same values",
             "Use functions that return new tensors, not those that end in an underscore.",
         )
-
-
-def _equal(one: Any, other: Any) -> bool:
-    if isinstance(one, Tensor):
-        return torch.equal(one, other)
-    if isinstance(one, tuple):
-        return all(map(_equal, one, other))
-    if is_dataclass(one):
-        return all(_equal(getattr(one, field.name), getattr(other, field.name)) for field in fields(one))
-    return bool(one == other)

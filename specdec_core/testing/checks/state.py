@@ -10,7 +10,7 @@ import pytest
 
 from specdec_core.interface import Drafter
 from specdec_core.testing.checks.drafter import ROWS, SETTINGS, DrafterChecks, require_same_drafts
-from specdec_core.testing.harness.session_driver import Draft, SessionDriver
+from specdec_core.testing.harness.session_driver import SessionDriver
 from specdec_core.testing.harness.tiny_target import EOS, VOCAB, TinyTarget
 
 _HINT = (
@@ -188,14 +188,14 @@ class StateChecks(DrafterChecks):
         for target in self.targets:
             drafter = self.fresh(target)
             undisturbed, disturbed = (self.open(target, drafter, ROWS[:1]) for _ in "ab")
-            expected = [_step(undisturbed, number) for number in range(_STEPS)]
+            expected = [undisturbed.step(number, number) for number in range(_STEPS)]
             for number, own in enumerate(expected):
                 self._decode(target, drafter, number)
                 if number == _STEPS - 1:
                     drafter.reset()
                 what = "its draft while no other session was closed"
                 hint = "A session reads a snapshot of when it was opened: replace it, do not change it."
-                require_same_drafts(disturbed, _step(disturbed, number), own, what, hint)
+                require_same_drafts(disturbed, disturbed.step(number, number), own, what, hint)
             undisturbed.close()
             disturbed.close()
 
@@ -207,14 +207,14 @@ class StateChecks(DrafterChecks):
         """Draft for one of the rows in a session of its own."""
         driver = self.open(target, drafter, [ROWS[first % len(ROWS)]], primed=False)
         for number in range(_STEPS):
-            _step(driver, number)
+            driver.step(number, number)
         driver.close()
 
     def _require_as_new(self, target: TinyTarget, used: Drafter, hint: str) -> None:
         """Fail unless a drafter drafts as a new one for texts that it has drafted for before."""
         now, first = (self.open(target, one, primed=False) for one in (used, self.fresh(target)))
         for number in range(_STEPS):
-            got, expected = _step(now, number), _step(first, number)
+            got, expected = now.step(number, number), first.step(number, number)
             require_same_drafts(now, got, expected, "the draft of a new drafter", hint)
         now.close()
         first.close()
@@ -234,9 +234,3 @@ def _next_tokens(driver: SessionDriver, number: int) -> list[int]:
     """Return a next token for each row; none ends the sequence."""
     tokens = [token for token in range(VOCAB) if token != EOS]
     return [tokens[(number * 2 + row) % len(tokens)] for row in range(len(driver.rows))]
-
-
-def _step(driver: SessionDriver, number: int) -> list[Draft]:
-    drafts, batch = driver.draft([4] * len(driver.rows), seed=number), len(driver.rows)
-    driver.accept([number % 3] * batch, [2 + number % 3] * batch)
-    return drafts

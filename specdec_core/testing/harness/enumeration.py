@@ -13,6 +13,7 @@ from torch import Tensor
 
 from specdec_core.decoding.decoder import Decoder
 from specdec_core.decoding.observers import Observer
+from specdec_core.decoding.result import BatchResult
 from specdec_core.interface.settings import GenerationSettings, SamplingSettings
 from specdec_core.models import LoadedModel
 from specdec_core.testing.failures import CheckFailure, calling
@@ -165,3 +166,14 @@ def require_distribution(
         f"about {mean:.0f} such continuations; a p-value of at least {SUSPICIOUS:g}",
         hint,
     )
+
+
+def require_equal_texts(did: str, got: BatchResult, baseline: BatchResult) -> None:
+    """Fail unless greedy decoding gave the tokens of the autoregressive baseline, in no more target calls."""
+    for own, other in zip(got, baseline, strict=True):
+        if own.tokens != other.tokens:
+            after, tokens = f"{did}, this one from {list(own.prompt)}", f"the tokens {list(own.tokens)}"
+            raise CheckFailure(after, tokens, f"the baseline's tokens {list(other.tokens)}")
+    calls, limit = got.metrics.target_calls, baseline.metrics.target_calls
+    if calls > limit:
+        raise CheckFailure(did, f"{calls} target calls", f"at most {limit}, as many as the baseline")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,7 +13,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from specdec_core.decoding.decoder import Decoder
-from specdec_core.decoding.observers import TraceObserver
 from specdec_core.interface import AcceptanceRule, Drafter
 from specdec_core.interface.controllers import FixedGamma, FixedGammaConfig
 from specdec_core.interface.settings import GenerationSettings, SamplingSettings, TargetConfig
@@ -27,6 +27,7 @@ from specdec_core.offline.record.format import (
 )
 from specdec_core.offline.replay.drafter_replay import DrafterReplay
 from specdec_core.offline.replay.expected_counts import expected_counts
+from specdec_core.offline.replay.text_acceptance import TextAcceptance
 from specdec_core.testing.harness.enumeration import adjusted
 from specdec_core.testing.harness.tiny_target import uncached_logits
 
@@ -54,6 +55,19 @@ def memory_record(
         parts=(header,),
     )
     return Record(Path("memory"), whole, (part,)), part
+
+
+def acceptance_along(
+    target: LoadedModel,
+    drafter: Drafter,
+    texts: Sequence[RecordedText],
+    sampling: SamplingSettings,
+    limit: int,
+    **options: Any,
+) -> list[TextAcceptance]:
+    """Return a drafter's acceptance along texts of up to `limit` tokens. The options are those of a replay."""
+    record, part = memory_record(target, texts, sampling, GenerationSettings(max_new_tokens=limit))
+    return list(DrafterReplay(record, part, drafter, target=target, **options).acceptance())
 
 
 def recorded_texts(
@@ -184,34 +198,17 @@ def decode_and_replay(
         strict=True,
     )
     for number in range(-(-count // batch)):
-        trace = TraceObserver()
         settings = GenerationSettings(max_new_tokens=length, seed=seed + number)
-        rows += [one.tokens for one in decoder.generate([list(prompt)] * batch, settings, [trace]).sequences]
-        live.append(_counts_of(trace, batch))
+        for one in decoder.generate([list(prompt)] * batch, settings):
+            assert one.metrics is not None
+            rows.append(one.tokens)
+            live.append((one.metrics.steps, sum(one.metrics.per_step_accepted), sum(one.metrics.per_step_drafted)))
     top_k = target.vocab_size if rule is not None and rule.config.replays_from == "all" else 0
     texts = recorded_texts(target, prompt, rows, sampling, length, top_k)
-    record, part = memory_record(target, texts, sampling, GenerationSettings(max_new_tokens=length))
-    replay = DrafterReplay(
-        record,
-        part,
-        drafter,
-        max_gamma=max_gamma,
-        draft_sampling=draft_sampling,
-        batch_size=batch,
-        target=target,
-    )
+    options: Any = {"max_gamma": max_gamma, "draft_sampling": draft_sampling, "batch_size": batch}
+    acceptance = acceptance_along(target, drafter, texts, sampling, length, **options)
     known = None if sampling.greedy else rule
-    counts = expected_counts([one.drafted(gamma, known) for one in replay.acceptance()], gamma)
+    counts = expected_counts([one.drafted(gamma, known) for one in acceptance], gamma)
     return LiveAndReplayed(
-        texts, np.concatenate(live), np.stack([counts.steps, counts.accepted, counts.drafted], axis=1)
+        texts, np.array(live, dtype=np.float64), np.stack([counts.steps, counts.accepted, counts.drafted], axis=1)
     )
-
-
-def _counts_of(trace: TraceObserver, batch: int) -> NDArray[np.float64]:
-    """Return what was counted for each row of a batch, `[B, 3]`."""
-    counts = np.zeros((batch, 3))
-    for report in trace.reports:
-        outcome = report.outcome
-        each = zip(outcome.committed, outcome.accepted, outcome.drafted, strict=True)
-        counts += np.array([(bool(new), accepted, drafted) for new, accepted, drafted in each])
-    return counts

@@ -33,12 +33,10 @@ class Models:
     Attributes:
         p: For i = 0 ... gamma, the target's distributions after i draft tokens, `[V ** i, V]` float32.
         q: For i = 0 ... gamma - 1, the drafter's.
-        name: For messages.
     """
 
     p: tuple[Tensor, ...]
     q: tuple[Tensor, ...]
-    name: str
 
     @property
     def gamma(self) -> int:
@@ -56,7 +54,7 @@ class Models:
         return torch.tensor(every, dtype=torch.long).view(len(every), self.gamma)
 
 
-def models(vocab_size: int, gamma: int, seed: int, name: str = "") -> Models:
+def models(vocab_size: int, gamma: int, seed: int) -> Models:
     """Return models with random distributions; some tokens p excludes, others q.
 
     How much they resemble each other depends on the seed: every third pair has nothing in common.
@@ -65,18 +63,14 @@ def models(vocab_size: int, gamma: int, seed: int, name: str = "") -> Models:
         vocab_size: V.
         gamma: Number of draft tokens.
         seed: Seed of the distributions.
-        name: For messages.
     """
     generator = torch.Generator().manual_seed(seed)
 
     def level(position: int, like: Tensor | None = None) -> Tensor:
         shape = (vocab_size**position, vocab_size)
         weights = torch.rand(shape, generator=generator, dtype=torch.float64) ** 2 + 1e-3
-        weights = (
-            weights
-            if like is None
-            else weights / weights.sum(dim=1, keepdim=True) + like.double() * (seed % 3) / 2
-        )
+        if like is not None:
+            weights = weights / weights.sum(dim=1, keepdim=True) + like.double() * (seed % 3) / 2
         excluded = torch.rand(shape, generator=generator) < 0.15
         excluded[:, (seed + position) % vocab_size] = False  # one token is always left
         weights = weights.masked_fill(excluded, 0)
@@ -84,7 +78,7 @@ def models(vocab_size: int, gamma: int, seed: int, name: str = "") -> Models:
 
     p = tuple(level(position) for position in range(gamma + 1))
     q = tuple(level(position, p[position]) for position in range(gamma))
-    return Models(p, q, name or f"random models (seed {seed})")
+    return Models(p, q)
 
 
 @dataclass(frozen=True)

@@ -225,6 +225,13 @@ class SessionDriver:
             self.finished = [now or before for now, before in zip(finished, self.finished, strict=True)]
         self.commit_drafts(counts, tails)
 
+    def step(self, number: int, seed: int | None = None) -> list[Draft]:
+        """Draft 4 tokens in each row, and commit some, another few for each number; return the drafts."""
+        batch = len(self.rows)
+        drafts = self.draft([4] * batch, seed=seed)
+        self.accept([number % 3] * batch, [2 + number % 3] * batch)
+        return drafts
+
     def commit_drafts(
         self, accepted: Sequence[int], tails: Sequence[Sequence[int]], mine: Sequence[bool] | None = None
     ) -> None:

@@ -10,6 +10,7 @@ import signal
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import fields, is_dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -132,12 +133,17 @@ def changed_state(
 ) -> list[str]:
     """Return the names of what has changed since `model_state` returned `before`, sorted."""
     after = model_state(model, tokenizer, features)
-    return sorted(name for name in before.keys() | after.keys() if not _equal(before.get(name), after.get(name)))
+    return sorted(name for name in before.keys() | after.keys() if not equal(before.get(name), after.get(name)))
 
 
-def _equal(one: Any, other: Any) -> bool:
+def equal(one: Any, other: Any) -> bool:
+    """Whether two values, their parts and their tensors are equal."""
     if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
-        return one.shape == other.shape and bool(torch.equal(one, other))
+        return torch.equal(one, other)
+    if isinstance(one, tuple):
+        return all(map(equal, one, other))
+    if is_dataclass(one):
+        return all(equal(getattr(one, field.name), getattr(other, field.name)) for field in fields(one))
     return bool(one == other)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from typing import TypeAlias
 
 from scipy.stats import chi2
 
@@ -19,6 +20,7 @@ UNREMARKABLE = 0.2
 A deviation that a sample four times as large would reveal is caught by the first look in about 9 of 10 cases.
 """
 
+_Tokens: TypeAlias = tuple[int, ...]
 _MIN_EXPECTED = 5.0
 """Outcomes with a smaller expected count share a bin."""
 
@@ -52,7 +54,7 @@ def p_of_groups(groups: Iterable[tuple[Sequence[float], Sequence[float]]]) -> fl
     return float(chi2.sf(statistic, freedom)) if freedom else 1.0
 
 
-def p_of_sequences(seen: Mapping[tuple[int, ...], int], expected: Mapping[tuple[int, ...], float]) -> float:
+def p_of_sequences(seen: Mapping[_Tokens, int], expected: Mapping[_Tokens, float]) -> float:
     """Return the p-value of a sample of sequences; 0 if it has a sequence of probability 0.
 
     Tests the first token, the first two, and so on. The smallest p-value counts, multiplied by the number of tests
@@ -64,36 +66,30 @@ def p_of_sequences(seen: Mapping[tuple[int, ...], int], expected: Mapping[tuple[
     """
     if set(seen) - set(expected):
         return 0.0
-    longest = max(map(len, expected))
-    return min(1.0, longest * min(_of_prefixes(seen, expected, length) for length in range(1, longest + 1)))
+    by_length = [list(counts.values()) for counts in _by_prefix(seen, expected)]
+    p_values = [p_of_groups([([count for count, _ in one], [mean for _, mean in one])]) for one in by_length]
+    return min(1.0, len(p_values) * min(p_values))
 
 
-def _of_prefixes(
-    seen: Mapping[tuple[int, ...], int], expected: Mapping[tuple[int, ...], float], length: int
-) -> float:
-    """Return the p-value of the first `length` tokens."""
-    means: dict[tuple[int, ...], float] = {}
-    counts: dict[tuple[int, ...], int] = {}
-    total = sum(seen.values())
-    for key, probability in expected.items():
-        means[key[:length]] = means.get(key[:length], 0.0) + probability * total
-    for key, count in seen.items():
-        counts[key[:length]] = counts.get(key[:length], 0) + count
-    return p_of_groups([([counts.get(key, 0) for key in means], list(means.values()))])
-
-
-def farthest(
-    seen: Mapping[tuple[int, ...], int], expected: Mapping[tuple[int, ...], float]
-) -> tuple[tuple[int, ...], int, float]:
-    """Return the prefix whose count deviates most, with its count and its expected count."""
-    total = sum(seen.values())
-    worst = -1.0
-    found: tuple[tuple[int, ...], int, float] = (), 0, 0.0
+def _by_prefix(
+    seen: Mapping[_Tokens, int], expected: Mapping[_Tokens, float]
+) -> list[dict[_Tokens, tuple[int, float]]]:
+    """Return the count of each first token and its expected count, then those of the first two, and so on."""
+    total, found = sum(seen.values()), []
     for length in range(1, max(map(len, [*expected, *seen])) + 1):
-        counts: dict[tuple[int, ...], tuple[int, float]] = {}
-        for key in {*seen, *expected}:
+        counts: dict[_Tokens, tuple[int, float]] = {}
+        for key in sorted({*seen, *expected}):
             count, mean = counts.get(key[:length], (0, 0.0))
             counts[key[:length]] = count + seen.get(key, 0), mean + total * expected.get(key, 0.0)
+        found.append(counts)
+    return found
+
+
+def farthest(seen: Mapping[_Tokens, int], expected: Mapping[_Tokens, float]) -> tuple[_Tokens, int, float]:
+    """Return the prefix whose count deviates most, with its count and its expected count."""
+    worst = -1.0
+    found: tuple[_Tokens, int, float] = (), 0, 0.0
+    for counts in _by_prefix(seen, expected):
         for key, (count, mean) in sorted(counts.items()):
             # A few occurrences of something rare say little; a single one of something impossible says all.
             distance = math.inf if count and not mean else (count - mean) ** 2 / max(mean, _MIN_EXPECTED)
