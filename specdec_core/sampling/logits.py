@@ -9,9 +9,10 @@ References:
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from copy import copy
+from dataclasses import dataclass
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -43,38 +44,58 @@ _PREFIX_FREE = (
 )
 
 
-class NewTokenPenalties(hf.LogitsProcessor):  # type: ignore[misc]  # transformers is not typed
-    """The presence and the frequency penalty, whose `input_ids` are the new tokens alone."""
+@dataclass(frozen=True)
+class SequenceBiases:
+    """Biases of the last token of sequences of tokens, where the text has those before it."""
 
-    def __init__(self, presence: float, frequency: float) -> None:
-        self._presence, self._frequency = presence, frequency
+    by_sequence: Mapping[tuple[int, ...], float]
 
-    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        """Return scores less the penalties of the tokens in `input_ids`."""
-        counts = torch.zeros_like(scores).scatter_add_(1, input_ids, scores.new_ones(input_ids.shape))
-        return scores - self._frequency * counts - self._presence * (counts > 0)
+    def __call__(self, text: Sequence[int]) -> Iterator[tuple[int, float]]:
+        """Yield tokens that may follow a text, with the bias of each."""
+        for (*before, last), bias in self.by_sequence.items():
+            if before == list(text[len(text) - len(before) :]):
+                yield last, bias
+
+    @property
+    def filter_value(self) -> float:
+        """The largest bias."""
+        return max(self.by_sequence.values())
 
 
-class MinNewTokens(hf.LogitsProcessor):  # type: ignore[misc]
-    """Excludes the ids that end a sequence while `input_ids`, the new tokens alone, are too few."""
+@dataclass(frozen=True)
+class NewTokenPenalties:
+    """The presence and the frequency penalty of the tokens of a new text."""
 
-    def __init__(self, least: int, eos_ids: Collection[int]) -> None:
-        self._least, self._eos_ids = least, sorted(eos_ids)
+    presence: float
+    frequency: float
 
-    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        """Return the scores, which are changed in place."""
-        if input_ids.shape[1] < self._least:
-            scores[:, self._eos_ids] = -torch.inf
-        return scores
+    def __call__(self, new: Sequence[int]) -> Iterator[tuple[int, float]]:
+        """Yield its tokens, with the bias of each."""
+        for token, count in Counter(new).items():
+            yield token, -self.presence - self.frequency * count
+
+
+@dataclass(frozen=True)
+class MinNewTokens:
+    """Excludes the ids that end a sequence while a new text is shorter than `least`."""
+
+    least: int
+    eos_ids: Collection[int]
+
+    def __call__(self, new: Sequence[int]) -> Iterator[tuple[int, float]]:
+        """Yield these ids, with minus infinity."""
+        return ((id_, -torch.inf) for id_ in self.eos_ids if len(new) < self.least)
 
 
 _OF_NEW_TEXT = (NewTokenPenalties, MinNewTokens)
-_BY_ID = (*_OF_NEW_TEXT, hf.SequenceBiasLogitsProcessor)
+_BIASES = (SequenceBiases, *_OF_NEW_TEXT)
+_BY_ID = (*_BIASES, hf.SequenceBiasLogitsProcessor)
 
 # Of log probabilities, which are at most 0, these make none that is above 0. All others might.
 _NEVER_POSITIVE = (
     *_PREFIX_FREE,
     MinNewTokens,
+    SequenceBiases,
     hf.RepetitionPenaltyLogitsProcessor,
     hf.EncoderRepetitionPenaltyLogitsProcessor,
     hf.NoRepeatNGramLogitsProcessor,
@@ -120,7 +141,7 @@ class LogitsToProbs:
         prove: bool = False,
     ) -> None:
         self.settings = settings
-        self._chain = [*_biases(settings), *processors, *_warpers(settings)]
+        self._chain: list[Any] = [*_biases(settings), *processors, *_warpers(settings)]
         self.greedy = settings.greedy
         self._processors = bool(processors)
         self._unproved = dict.fromkeys(map(id, processors), _PROOFS) if prove else {}
@@ -242,6 +263,8 @@ class LogitsToProbs:
         if isinstance(processor, _OF_NEW_TEXT):
             each = len(prefixes) // len(self._begins)
             prefixes = [prefix[self._begins[n // each] :] for n, prefix in enumerate(prefixes)]
+        if isinstance(processor, _BIASES):
+            return _biased(scores, [(n, *one) for n, prefix in enumerate(prefixes) for one in processor(prefix)])
         # One position at a time: prefixes differ in length, and a processor would read padding as text.
         rows = [applied(processor, [prefix], scores[n : n + 1]) for n, prefix in enumerate(prefixes)]
         return torch.cat(rows)
@@ -359,24 +382,34 @@ def _spellings(word: str | tuple[int, ...], tokenizer: Any) -> Iterator[tuple[in
     bare, spaced = (
         tuple(tokenizer.encode(space + (word.lstrip() or word), add_special_tokens=False)) for space in ("", " ")
     )
-    yield bare
-    # At the beginning of a word, if that is a token of its own.
+    if bare:
+        yield bare
+    # Vocabularies have other tokens for the beginning of a word, and some tokenizers put the space apart.
     if len(spaced) == len(bare) and spaced[:1] != bare[:1]:
         yield spaced
 
 
-def _biases(settings: SamplingSettings) -> list[hf.LogitsProcessor]:
+def _biases(settings: SamplingSettings) -> list[Any]:
     """Return what comes before the processors of a user, in the order of vLLM."""
-    chain: list[hf.LogitsProcessor] = []
+    chain: list[Any] = []
     if settings.logit_bias:
-        chain.append(hf.SequenceBiasLogitsProcessor({(id_,): bias for id_, bias in settings.logit_bias.items()}))
+        chain.append(SequenceBiases({(id_,): bias for id_, bias in settings.logit_bias.items()}))
     if settings.repetition_penalty != 1:
         chain.append(hf.RepetitionPenaltyLogitsProcessor(penalty=settings.repetition_penalty))
     if settings.presence_penalty or settings.frequency_penalty:
         chain.append(NewTokenPenalties(settings.presence_penalty, settings.frequency_penalty))
     if settings.bad_words:
-        chain.append(hf.NoBadWordsLogitsProcessor([list(ids) for ids in settings.bad_words]))
+        chain.append(SequenceBiases({tuple(map(int, ids)): -torch.inf for ids in settings.bad_words}))
     return chain
+
+
+def _biased(scores: Tensor, biases: Sequence[tuple[int, int, float]]) -> Tensor:
+    """Return scores `[N, V]` with biases added, each given with its row and token."""
+    if not biases:
+        return scores
+    *where, values = zip(*biases, strict=True)
+    rows, tokens = uploaded(where, scores.device)
+    return scores.index_put((rows, tokens), uploaded(values, scores.device, scores.dtype), accumulate=True)
 
 
 def _warpers(settings: SamplingSettings) -> list[hf.LogitsProcessor]:
@@ -397,9 +430,7 @@ def _warpers(settings: SamplingSettings) -> list[hf.LogitsProcessor]:
 
 def applied(processor: hf.LogitsProcessor, prefixes: Sequence[Sequence[int]], scores: Tensor) -> Tensor:
     """Return the scores of positions with prefixes of one length, `[N, V]`; a processor may write into its own."""
-    result: Tensor = processor(
-        uploaded([list(prefix) for prefix in prefixes], scores.device, torch.long), scores.clone()
-    )
+    result: Tensor = processor(uploaded([list(prefix) for prefix in prefixes], scores.device), scores.clone())
     return result
 
 
