@@ -107,6 +107,8 @@ def test_stop_strings_give_the_same_tokens_with_and_without_a_draft(target, gamm
     letters = Letters().decode(text[2:])
     assert row.text == letters[: letters.index(word) + 2]
     assert row.finish_reason == "stop"
+    across = settings.model_copy(update={"stop": (Letters().decode(text[1:3]),)})
+    assert len(decoder.generate([[3, 4]], across)[0].tokens) > 1, "it begins in the prompt"
 
 
 def test_the_models_positions_are_a_limit_with_its_own_finish_reason(target):

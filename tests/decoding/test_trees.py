@@ -6,11 +6,16 @@ import warnings
 from itertools import product
 
 import pytest
+import torch
 
 from specdec_core.decoding.decoder import Decoder
 from specdec_core.decoding.observers import TraceObserver
+from specdec_core.decoding.request import DraftRecorder
 from specdec_core.interface import BestFirstTree, DraftSession, Proposal, TokenTree
 from specdec_core.interface.errors import PluginWarning
+from specdec_core.interface.settings import SamplingSettings
+from specdec_core.sampling.generators import RowGenerators
+from specdec_core.sampling.logits import LogitsToProbs
 from tests.lossless import SETTINGS, VOCAB, doubled_p_value, enumerate_continuations, small_target
 from tests.pairwise import some
 from tests.toys import CountingDrafter, Gamma, TableDrafter
@@ -60,6 +65,15 @@ def test_trees_are_drafted_where_lenience_is_1(target, lenience, drafts_trees):
     with warnings.catch_warnings(action="ignore", category=PluginWarning):
         decoder.generate([[1, 2]], max_new_tokens=8, observers=[trace])
     assert any(report.outcome.parents for report in trace.reports) == drafts_trees
+
+
+def test_processors_see_the_path_of_each_node():
+    to_probs = LogitsToProbs(SamplingSettings(temperature=0, repetition_penalty=100.0))
+    request = DraftRecorder(to_probs, RowGenerators((0,)), 1, VOCAB, 4, "cpu")
+    request.start([[3]], (4,), tree=TokenTree.from_widths((2, 1)), depth=(2,))
+    falling = torch.arange(VOCAB, 0, -1.0)
+    assert request.branch(falling[None, None]).tokens.tolist() == [[0, 1]]
+    assert request.branch(falling.expand(1, 2, VOCAB)).tokens.tolist() == [[1, 0]]  # no token twice
 
 
 class LongLine(CountingDrafter):
