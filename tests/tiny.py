@@ -11,7 +11,6 @@ from specdec_core.testing.harness.tiny_target import IDS, gpt2_config, random_mo
 DECODER_ONLY = ("gpt2", "llama", "qwen3", "mistral", "gemma3")
 ENCODER_DECODER = ("t5", "bart")
 FAMILIES = DECODER_ONLY + ENCODER_DECODER
-RECURRENT = ("mamba", "qwen3_next")
 
 _ROPE = {
     "hidden_size": 32,
@@ -52,9 +51,6 @@ def _config(family: str, vocab: int, **settings: Any) -> Any:
         )
     if family == "mamba":
         return transformers.MambaConfig(hidden_size=32, state_size=4, num_hidden_layers=2, **ids)
-    if family == "qwen3_next":
-        kinds = ["linear_attention", "full_attention"]
-        return transformers.Qwen3NextConfig(**_ROPE, layer_types=kinds, num_experts=2, **ids)
     raise ValueError(family)
 
 
@@ -67,7 +63,6 @@ _CLASSES = {
     "t5": "T5ForConditionalGeneration",
     "bart": "BartForConditionalGeneration",
     "mamba": "MambaForCausalLM",
-    "qwen3_next": "Qwen3NextForCausalLM",
 }
 
 

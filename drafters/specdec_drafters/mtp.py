@@ -95,8 +95,8 @@ class MtpSpeculatorConfig(SpeculatorConfig):
         """
         if (kind := self.transformer_layer_config.get("model_type")) in _HYBRID:
             raise ModelError(
-                f"drafter 'mtp': {model} has a layer of the model_type {kind!r}. Targets with such layers have a "
-                "recurrent state, which cannot be rolled back after a rejection."
+                f"drafter 'mtp': {model} has a layer of the model_type {kind!r}, of which only those of "
+                f"{', '.join(ARCHITECTURES)} are built. Draft with another drafter."
             )
         attention = {"layer_types": ["full_attention"], "use_sliding_window": False, "sliding_window": None}
         # The package's default is one that it cannot build.

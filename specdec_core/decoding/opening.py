@@ -166,6 +166,7 @@ def open_batch(
     encoded: Encoded | None = None,
     constraints: Constraints | None = None,
     cache: PrefixCache | None = None,
+    snapshots: int = 1,
 ) -> Batch:
     """Open a batch: the model's cache, the drafter's and the controllers' sessions.
 
@@ -183,6 +184,7 @@ def open_batch(
         encoded: What the model's encoder gave for the sources, if it has run; see `ModelSession`.
         constraints: Those of the target's texts; None at the levels below.
         cache: Opens the model's cache, and keeps it; None to free it with the batch.
+        snapshots: How many steps a recurrent model may be rolled back.
     """
     asked = info.max_gamma
     # Nobody drafts beyond the capacity, and buffers are as wide as the longest draft.
@@ -213,6 +215,7 @@ def open_batch(
             vocab_size=info.vocab_size,
             encoded=encoded,
             hidden_layers=layers,
+            snapshots=snapshots,
         )
     proposer = context.open_drafting(drafter, gamma, info, batch_info)
     oracle = ModelOracle(
@@ -266,6 +269,7 @@ class InnerLoop(DraftSession):
             to_probs=context.draft_to_probs,
             stops=StopRule(frozenset()),  # the target decides when a sequence ends
             rule=rule or SpeculativeSampling(),
+            snapshots=above.max_gamma + 1,
         )
         assert isinstance(self._batch.oracle, ModelOracle)
         self._oracle = self._batch.oracle

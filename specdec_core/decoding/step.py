@@ -36,6 +36,10 @@ class Oracle(ABC):
     def hidden_states(self, rows: Sequence[Row]) -> Mapping[int, Tensor]:
         """Return the hidden states that drafters read; see `DraftRequest`. None where they are not known."""
 
+    def room(self, rows: Sequence[Row]) -> list[int]:
+        """Return how many tokens may be drafted for each row."""
+        return [row.room for row in rows]
+
     @abstractmethod
     def answer(self, rows: Sequence[Row], proposal: Proposal, faults: Tensor | None) -> Answered:
         """Decide how much of a draft `[B, K]` is accepted, and which token follows.
@@ -110,7 +114,7 @@ class Batch:
             proposal, faults = opening, None
         else:
             states = self.oracle.hidden_states(self.rows)
-            proposal, faults = self._proposer.propose(self._tokens, [row.room for row in self.rows], states)
+            proposal, faults = self._proposer.propose(self._tokens, self.oracle.room(self.rows), states)
         proposed = perf_counter()
 
         answered = self.oracle.answer(self.rows, proposal, faults)

@@ -108,10 +108,15 @@ class ModelOracle(Oracle):
 
         After a rollback, or forced tokens, rows hold tokens whose predecessor the model has not read.
         """
-        unread = (len(row.tokens) - n != 1 for row, n in zip(rows, self._session.lengths, strict=True))
+        unread = (len(row.tokens) - n != 1 for row, n in zip(rows, self._session.read, strict=True))
         if self._hidden is None or any(unread):
             return {}
         return {LAST_HIDDEN: self._hidden, **self._session.hidden_states}
+
+    def room(self, rows: Sequence[Row]) -> list[int]:
+        """Return how many tokens may be drafted for each row: none where too many are to be read first."""
+        pairs = zip(rows, self._session.lengths, strict=True)
+        return [0 if self._session.too_many(len(row.tokens) - cached) else row.room for row, cached in pairs]
 
     def answer(self, rows: Sequence[Row], proposal: Proposal, faults: Tensor | None) -> Answered:
         """Run the model over a draft, and verify it; if it turns out to be wrong itself, as if there were none.

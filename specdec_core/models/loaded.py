@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from transformers import DynamicCache
+from transformers.cache_utils import LinearAttentionCacheLayerMixin
 
 from specdec_core.interface import TargetInfo
 from specdec_core.interface.errors import ModelError
@@ -24,6 +26,8 @@ _NO_ATTENTION = {"mlp", "moe", "dummy"}
 """Types of layers that keep nothing of earlier tokens."""
 _OTHER_MASKS = {"chunked_attention", "indexed_attention"}
 """Types of attention that roll back, but whose masks are neither full nor a sliding window."""
+_RECURRENT = {"linear_attention", "conv", "hybrid", "hybrid_sliding"}
+"""Types of layers whose states transformers keeps in its cache."""
 _POSITIONS = ("max_position_embeddings", "max_target_positions", "max_decoder_position_embeddings")
 _SOURCE_POSITIONS = ("max_encoder_position_embeddings", "max_source_positions", "max_position_embeddings")
 """Names of the limits of positions in the configs of transformers, of a decoder and of an encoder."""
@@ -47,6 +51,9 @@ class Family:
         max_source: The same of the encoder's input.
         rotary_switch: Number of tokens up to which the rotary frequencies are those of short texts, for models
             that have others for longer ones (longrope); else None. A forward pass has one set for all its tokens.
+        recurrent: Whether layers have a state that has read all tokens, so that it is rolled back by snapshots.
+        takes_positions: Whether its forward takes the positions of tokens.
+        cache_argument: The argument of its forward that takes the cache.
         float_mask: Whether attention takes additive float masks (eager attention) rather than boolean ones.
     """
 
@@ -59,6 +66,9 @@ class Family:
     max_positions: int | None
     max_source: int | None
     rotary_switch: int | None
+    recurrent: bool
+    takes_positions: bool
+    cache_argument: str
     float_mask: bool
 
 
@@ -193,13 +203,13 @@ def inspect_family(model: Any) -> Family:
     encoder_decoder = bool(model.config.is_encoder_decoder)
     window = getattr(config, "sliding_window", None)
     layer_types = _layer_types(config, window)
-    _reject_other_layers(model, config, layer_types)
+    recurrent = _has_state(model, config, layer_types)
     _reject_bidirectional(model, config)
     parameters = inspect.signature(model.forward).parameters
     attention = attention_of(model)
     takes_positions = position_patch(model) is not None if encoder_decoder else "position_ids" in parameters
     # Ragged batches need masks, which flash attention does not take, and positions per sequence; so do trees.
-    ragged = takes_positions and attention in TESTED_ATTENTION
+    ragged = takes_positions and attention in TESTED_ATTENTION and not recurrent
     return Family(
         encoder_decoder=encoder_decoder,
         layer_types=layer_types,
@@ -210,6 +220,9 @@ def inspect_family(model: Any) -> Family:
         max_positions=_max_positions(config),
         max_source=_max_positions(config, source=True) if encoder_decoder else None,
         rotary_switch=_rotary_switch(config),
+        recurrent=recurrent,
+        takes_positions=takes_positions,
+        cache_argument="past_key_values" if "past_key_values" in parameters else "cache_params",
         float_mask=attention == "eager",
     )
 
@@ -235,20 +248,36 @@ def _layer_types(config: Any, window: int | None) -> frozenset[str]:
     return frozenset({SLIDING if window is not None else FULL})
 
 
-def _reject_other_layers(model: Any, config: Any, layer_types: frozenset[str]) -> None:
-    other = sorted(layer_types - {FULL, SLIDING})
+def _has_state(model: Any, config: Any, layer_types: frozenset[str]) -> bool:
+    """Return whether layers have a recurrent state, where transformers keeps it in its cache.
+
+    Raises:
+        ModelError: There are layers of a kind that is not known.
+    """
     # Families of hybrid models have members whose layers are all attention.
     stateful = not getattr(config, "layer_types", None) and bool(getattr(model, "_is_stateful", False))
+    other = sorted(layer_types - {FULL, SLIDING} - _RECURRENT)
     if not other and not stateful and hasattr(config, "num_attention_heads"):
-        return
+        return bool(layer_types & _RECURRENT)
+    if not other and _keeps_states(config):
+        return True
     kinds = ", ".join(other) or "a recurrent state"
-    reason = "a recurrent state includes the drafted tokens and cannot be rolled back when they are rejected"
+    reason = "its state is not in the cache of transformers, and cannot be rolled back when drafts are rejected"
     if other and all(kind in _OTHER_MASKS for kind in other):
         reason = "the masks of such attention are not made for drafts"
     raise ModelError(
         f"{type(model).__name__} (model_type {config.model_type!r}) has layers with {kinds}: {reason}, so "
-        f"decoding would not be exact. Use a model whose layers are all {FULL} or {SLIDING}."
+        f"decoding would not be exact. Use a model whose layers are of the types {FULL}, {SLIDING} or "
+        f"{', '.join(sorted(_RECURRENT))}."
     )
+
+
+def _keeps_states(config: Any) -> bool:
+    try:
+        layers = DynamicCache(config=config).layers
+    except Exception:  # code of any family
+        return False
+    return any(isinstance(layer, LinearAttentionCacheLayerMixin) for layer in layers)
 
 
 def _reject_bidirectional(model: Any, config: Any) -> None:

@@ -59,8 +59,8 @@ class PrefixCache:
             self.reused = (0,) * len(prompts)
             return self._session
         found = [_longest(prompt, texts, number) for number, prompt in enumerate(prompts)]
-        self.reused = tuple(length for _, length in found)
-        self._session.resume([row for row, _ in found], self.reused, capacity)
+        self._session.resume([row for row, _ in found], [length for _, length in found], capacity)
+        self.reused = tuple(self._session.lengths)
         return self._session
 
     def hold(self, texts: Sequence[Sequence[int]]) -> None:

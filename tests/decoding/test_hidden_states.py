@@ -13,6 +13,7 @@ from specdec_core.models.prefix_cache import PrefixCache
 from specdec_drafters.hierarchical import HierarchicalDrafter
 from specdec_drafters.settings import HierarchicalConfig
 from tests.decoding.letters import PROMPT, tiny_tokenizer
+from tests.models.hybrids import hybrid
 from tests.tiny import FAMILIES, tiny_model
 from tests.toys import Gamma
 
@@ -115,9 +116,9 @@ def check_layers(loaded, spy, prompts):
     return checked
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", [*FAMILIES, "qwen3_5"])
 def test_the_hidden_state_predicted_the_last_token(family, device):
-    loaded = wrap_model(tiny_model(family).to(device))
+    loaded = wrap_model((tiny_model(family) if family in FAMILIES else hybrid(family)).to(device))
     argmax, length = SamplingSettings(temperature=0), GenerationSettings(max_new_tokens=16, ignore_eos=True)
     plain = Decoder(loaded, sampling=argmax).generate(PROMPTS, length)
     begin = [[loaded.start_id]] * 3 if loaded.encoder_decoder else PROMPTS

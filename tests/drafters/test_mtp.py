@@ -45,7 +45,10 @@ def test_the_embeddings_are_the_targets_own_memory():
     ("changes", "said"),
     [
         ({"layer": {"model_type": "qwen2"}}, "layers of the model_type 'qwen2'. Supported: qwen3.$"),
-        ({"layer": {"model_type": "qwen3_next"}}, "'qwen3_next'. Targets with such layers have a recurrent state"),
+        (
+            {"layer": {"model_type": "qwen3_next"}},
+            "'qwen3_next', of which only those of qwen3 are built",
+        ),
         ({"layer": {"vocab_size": 50}}, "a vocabulary of size 50; this one's is 40"),
         ({"layer": {"num_hidden_layers": 5}}, "output of layer 5, the last of its target; this target has 4"),
     ],

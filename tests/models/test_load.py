@@ -14,7 +14,7 @@ from specdec_core.decoding.decoder import Decoder
 from specdec_core.interface import ModelError
 from specdec_core.models import ModelSession, load_model, load_vocabulary, wrap_model
 from tests.generation.families import MULTIMODAL, build
-from tests.tiny import FAMILIES, RECURRENT, tiny_model
+from tests.tiny import FAMILIES, tiny_model
 
 
 @pytest.fixture(scope="module")
@@ -119,12 +119,6 @@ def test_an_invalid_config_is_an_error(load, tmp_path):
 def test_wrong_options_say_what_is_allowed(folder, options, message):
     with pytest.raises(ModelError, match=message):
         load_model(folder / "llama", **options)
-
-
-@pytest.mark.parametrize("family", RECURRENT)
-def test_recurrent_models_are_an_error_with_the_reason(family):
-    with pytest.raises(ModelError, match="cannot be rolled back"):
-        wrap_model(tiny_model(family))
 
 
 def test_embeddings_that_were_resized_are_noticed():

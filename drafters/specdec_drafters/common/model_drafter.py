@@ -174,6 +174,7 @@ class ModelDraftSession(DraftSession):
         rows = list(zip(request.tokens, request.budget, self._kept, strict=True))
         self._kept = [min(kept, len(row) - self.skipped - 1) if most else kept for row, most, kept in rows]
         self._model.rollback(self._kept)
+        self._kept = list(self._model.lengths)  # a recurrent model may have to read more again
         first = [kept + self.skipped for kept in self._kept]
         return [row[start:] if most else () for (row, most, _), start in zip(rows, first, strict=True)]
 

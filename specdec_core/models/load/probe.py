@@ -126,6 +126,8 @@ def _difference(loaded: LoadedModel, twin: LoadedModel | None) -> str | None:
     If there is a twin, two longer sequences are decoded with it, too.
     """
     try:
+        if loaded.family.recurrent and (reason := _compare_with_states(loaded)) is not None:
+            return reason
         reason = _compare_with_uncached(loaded, _SHORT)
         if reason is None and twin is not None:
             reason = _compare_with_uncached(twin, _LONG)
@@ -147,13 +149,33 @@ def _compare_with_uncached(loaded: LoadedModel, lengths: tuple[int, int]) -> str
     session.forward(rows, draft, (3, 1))
     session.rollback([len(rows[0]) + 1, len(rows[1])])
     committed = [rows[0] + [int(draft[0, 0]), 2], rows[1] + [2]]
-    logits = session.forward([[2], [2]], draft[:, 1:], (2, 1))
+    uncached = [tokens[read:] for tokens, read in zip(committed, session.lengths, strict=True)]
+    logits = session.forward(uncached, draft[:, 1:], (2, 1))
     for row, drafted in enumerate((2, 1)):
         tokens = committed[row] + draft[row, 1 : 1 + drafted].tolist()
         expected = uncached_logits(loaded, tokens, sources[row] if sources else None)
         error, allowed = relative_error(logits[row, drafted], expected), tolerance(loaded, logits.dtype)
         if not error <= allowed:
             return f"relative error {error:.1e}, tolerance {allowed:.0e}"
+    return None
+
+
+def _compare_with_states(loaded: LoadedModel) -> str | None:
+    """Read drafts behind a state, of which none, some or all are accepted; return how the logits are wrong."""
+    texts, drafts = [list(range(3, 9)), [8]], torch.tensor([[11, 12], [14, 15]]) % loaded.vocab_size
+    texts = [[token % loaded.vocab_size for token in text] for text in texts]
+    session = ModelSession(loaded, 2, 40)
+    session.forward(texts)
+    texts = [[*text, 2] for text in texts]
+    for accepted in (1, 0, 0, 2, 1):
+        uncached = [text[read:] for text, read in zip(texts, session.lengths, strict=True)]
+        logits = session.forward(uncached, drafts)
+        for row, (text, draft) in enumerate(zip(texts, drafts.tolist(), strict=True)):
+            error = relative_error(logits[row, 2], uncached_logits(loaded, [*text, *draft]))
+            if not error <= (allowed := tolerance(loaded, logits.dtype)):
+                return f"several tokens after a state: relative error {error:.1e}, tolerance {allowed:.0e}"
+        texts = [[*text, *draft[:accepted], 2] for text, draft in zip(texts, drafts.tolist(), strict=True)]
+        session.rollback([len(text) - 1 for text in texts])
     return None
 
 

@@ -158,11 +158,15 @@ class SlotCache(Cache):  # type: ignore[misc]
             cache._states[layer] = SlotLayer.over(cache, kept, kept[..., :0])
         return cache
 
+    def _slots(self) -> list[SlotLayer]:
+        """Return the layers that have slots, then the hidden states."""
+        return [layer for layer in (*self.layers, *self._states.values()) if isinstance(layer, SlotLayer)]
+
     def reserve(self, tokens: int) -> None:
         """Let the buffers hold so many tokens of each row, as far as the maximum allows."""
         if self.capacity < min(tokens, self.maximum):
             self.capacity = min(max(tokens, 2 * self.capacity), self.maximum)
-            for layer in (*self.layers, *self._states.values()):
+            for layer in self._slots():
                 layer.grow()
 
     def resume(self, rows: Sequence[int], maximum: int) -> None:
@@ -174,7 +178,7 @@ class SlotCache(Cache):  # type: ignore[misc]
         """
         if list(rows) != list(range(self.rows)):
             self.rows = len(rows)
-            for layer in (*self.layers, *self._states.values()):
+            for layer in self._slots():
                 layer.select(rows)
         self.maximum = max(self.maximum, maximum)
         if self._fixed:
@@ -201,5 +205,5 @@ class SlotCache(Cache):  # type: ignore[misc]
 
     def move(self, sources: Tensor, targets: Tensor) -> None:
         """Copy slots to other slots in every layer, each `[B, D]` int64; all are read before one is written."""
-        for layer in (*self.layers, *self._states.values()):
+        for layer in self._slots():
             layer.move(sources, targets)

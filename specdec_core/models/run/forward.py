@@ -96,7 +96,7 @@ class ModelForward:
             keywords["decoder_input_ids"] = tokens
         else:
             keywords["input_ids"] = tokens
-            keywords["past_key_values"] = cache
+            keywords[self._family.cache_argument] = cache
         with self.loaded.lock:
             if self.features is None and not self.layers:
                 result = Output(self.loaded.model(**keywords).logits)

@@ -20,6 +20,10 @@ from specdec_core.models.run.cached_tree import CachedTree
 from specdec_core.models.run.encoder import Encoded, EncoderMemory
 from specdec_core.models.run.forward import ModelForward, Output, check_ready
 from specdec_core.models.run.placement import Block, Placement
+from specdec_core.models.run.recurrent import RecurrentCache
+
+MOST_UNCACHED = 16
+"""Of a row of a recurrent model, before a draft: more are cached in a pass of their own."""
 
 
 class ModelSession:
@@ -36,13 +40,16 @@ class ModelSession:
             `[B, S]`, or None where nothing is masked.
         hidden_layers: Layers whose outputs are kept for all cached tokens; see `Drafter.hidden_layers`. With
             `LAST_HIDDEN`, the states that the output embedding read in the last forward pass are kept in `hidden`.
+        snapshots: How many snapshots of a recurrent state are kept, each before a draft that was rolled back, or
+            may be.
 
     Raises:
         ModelError: The model is in training mode or has no weights, or a source is longer than it supports.
 
     Attributes:
         device: Where its input and its logits are.
-        lengths: Number of cached tokens of each row.
+        lengths: Number of cached tokens of each row, after which the next pass begins. After a rollback, a
+            recurrent model has fewer than were left: those up to its last snapshot.
         calls: Number of `forward` and `decide` calls.
         hidden: Hidden states that the output embedding read for the last logits, `[B, K + 1, D]`, or None if not
             kept.
@@ -58,6 +65,7 @@ class ModelSession:
         vocab_size: int | None = None,
         encoded: Encoded | None = None,
         hidden_layers: Sequence[int] = (),
+        snapshots: int = 1,
     ) -> None:
         check_ready(loaded)
         self._loaded = loaded
@@ -70,8 +78,12 @@ class ModelSession:
         self.lengths = [0] * batch_size
         self.calls = 0
         self._passes = loaded.passes if loaded.family.ragged else None
+        self._read: list[int] | None = None  # tokens that a rollback left, where fewer are cached
+        self._drafting = [False] * batch_size  # rows that have read drafted tokens since the last rollback
         self._cache: SlotCache | None
-        if self._passes is None:
+        if self._family.recurrent:
+            self._cache = RecurrentCache(loaded.model.config, batch_size, capacity, snapshots)
+        elif self._passes is None:
             self._cache = SlotCache(batch_size, capacity)
         else:
             self._cache = self._passes.cache(batch_size, capacity, layers)
@@ -79,6 +91,11 @@ class ModelSession:
         self._tree: CachedTree | None = None
         self._placement = Placement(self.device)
         self._exact = loaded.exact_shapes
+
+    @property
+    def read(self) -> list[int]:
+        """Number of tokens of each row that were read and not rolled back, whose hidden states are known."""
+        return self.lengths if self._read is None else self._read
 
     @property
     def keeps_hidden(self) -> bool:
@@ -92,12 +109,33 @@ class ModelSession:
         Columns beyond a row's length are undefined. A view, which the next forward pass changes, and which must
         not be read once the session is closed. Empty before the first.
         """
-        return {} if self._cache is None else self._cache.states(max(self.lengths))
+        return {} if self._cache is None else self._cache.states(max(self.read))
 
     def rollback(self, lengths: Sequence[int]) -> None:
-        """Keep only the first `lengths[b]` tokens of each row b. Takes O(1) time: nothing is copied."""
-        self.lengths = [min(old, new) for old, new in zip(self.lengths, lengths, strict=True)]
+        """Keep only the first `lengths[b]` tokens of each row b.
+
+        Takes O(1) time: nothing is copied but a recurrent state, which does not grow with the text.
+        """
+        self._settle(self.lengths, lengths)
         self._tree = None
+
+    def _settle(self, old: Sequence[int], new: Sequence[int]) -> None:
+        """Roll rows of some lengths back to others."""
+        pairs = zip(old, new, strict=True)
+        cache = self._cache
+        if isinstance(cache, RecurrentCache):
+            self._read = list(map(min, self.read, new))
+            self.lengths = [cache.settle(row, length, wanted) for row, (length, wanted) in enumerate(pairs)]
+            self._drafting = [False] * len(self.lengths)
+        else:
+            self.lengths = [min(pair) for pair in pairs]
+
+    def too_many(self, uncached: int) -> bool:
+        """Return whether so many uncached tokens of a row are to be read without a draft behind them.
+
+        A recurrent model reads them again after each rejection, and caches them with a pass that drafts nothing.
+        """
+        return self._family.recurrent and uncached > MOST_UNCACHED
 
     @inference_only
     def resume(self, rows: Sequence[int], lengths: Sequence[int], capacity: int) -> None:
@@ -111,7 +149,8 @@ class ModelSession:
         assert self._cache is not None, "the session is closed"
         assert self._memory is None, "the rows of an encoder-decoder model have other sources"
         self._cache.resume(rows, capacity)
-        self.lengths = [min(self.lengths[row], length) for row, length in zip(rows, lengths, strict=True)]
+        self._read = None if self._read is None else [self._read[row] for row in rows]
+        self._settle([self.lengths[row] for row in rows], lengths)
         self._tree = None
 
     @inference_only
@@ -260,10 +299,13 @@ class ModelSession:
             assert self._family.ragged, "the model takes no states"
             block = block._replace(inputs={"states": states})
         self.calls += 1
+        self._read = None
         if parents is not None and block.draft:
             output = self._run_ragged(block, self._grown_tree(uncached, block, parents))
         elif (replayed := self._replay(block)) is not None:
             output = replayed
+        elif isinstance(self._cache, RecurrentCache):
+            output = self._run_with_states(self._cache, block, list(map(len, uncached)))
         elif not any(block.padding) and min(block.counts) > 0 and len(set(self.lengths)) == 1:
             plan = WritePlan(slice(None), self.lengths[0], self.lengths[0] + block.tokens.shape[1])
             output = self._run(block.tokens, plan, block.keep, **block.inputs)
@@ -375,6 +417,14 @@ class ModelSession:
             self._cache, self._memory, block.tokens, plan, block.keep, **where, **block.inputs
         )
 
+    def _run_with_states(self, cache: RecurrentCache, block: Block, heads: Sequence[int]) -> Output:
+        """Run each row in a pass of its own; keep its states before the first drafted token that it reads."""
+        for row, (count, head) in enumerate(zip(block.counts, heads, strict=True)):
+            if count > head and not self._drafting[row]:
+                cache.take(row, self.lengths[row])
+                self._drafting[row] = True
+        return self._run_row_by_row(block)
+
     def _run_row_by_row(self, block: Block) -> Output:
         """Run each row in a separate forward pass, for families without ragged batches."""
         out: Output | None = None
@@ -387,7 +437,10 @@ class ModelSession:
             first = max(padding - offset, 0)
             keep = padding + count - offset - first
             start = self.lengths[row]
-            output = self._run(tokens, WritePlan(slice(row, row + 1), start, start + count), keep)
+            inputs = {}
+            if self._family.recurrent and self._family.takes_positions:  # some count from 0 without them
+                inputs["position_ids"] = torch.arange(start, start + count, device=self.device)[None]
+            output = self._run(tokens, WritePlan(slice(row, row + 1), start, start + count), keep, **inputs)
             if out is None:
                 out = output.zeros(len(block.counts), block.keep)
             out.write(row, first, output)

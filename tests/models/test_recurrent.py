@@ -1,0 +1,210 @@
+"""Targets with recurrent layers: states are restored after a rejection, and drafts change no text."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from specdec_core import Decoder, generate_with
+from specdec_core.interface import ModelError
+from specdec_core.models import ModelSession, pack, wrap_model
+from specdec_core.models.prefix_cache import PrefixCache
+from specdec_core.models.run.model_session import MOST_UNCACHED
+from specdec_core.models.run.recurrent import RecurrentCache, StateLayer
+from tests import lossless
+from tests.models.hybrids import FAMILIES, VOCAB, hybrid
+from tests.pairwise import some
+from tests.tiny import tiny_model
+from tests.toys import CountingDrafter, TableDrafter
+
+PROMPTS = ([5, 9, 11, 30, 21, 22, 7], [3], list(range(2, 36)))
+LENGTH = 28
+
+
+def generated(model, prompt, length=LENGTH):
+    ids = torch.tensor([prompt])
+    settings = {"attention_mask": torch.ones_like(ids), "do_sample": False, "eos_token_id": None}
+    return model.generate(ids, max_new_tokens=length, **settings)[0, len(prompt) :].tolist()
+
+
+class Scripted(CountingDrafter):
+    """Drafts what plain decoding says, and is wrong at some positions of the text."""
+
+    def __init__(self, texts, right):
+        super().__init__(VOCAB)
+        self.texts, self.right = texts, right
+
+    def draft(self, tokens, budget):
+        text = next((text for text in self.texts if text[: len(tokens)] == list(tokens)), [])
+        at = range(len(tokens), min(len(tokens) + budget, len(text)))
+        return [text[n] if n * 7 % 10 < self.right * 10 else (text[n] + 1) % VOCAB for n in at]
+
+
+def scripted(model, right=0.6):
+    return Scripted([prompt + generated(model, prompt) for prompt in PROMPTS], right)
+
+
+def texts(loaded, drafter=None, gamma=None, prompts=PROMPTS):
+    result = Decoder(loaded, drafter, gamma=gamma, temperature=0, strict=True).generate(
+        list(prompts), max_new_tokens=LENGTH, ignore_eos=True
+    )
+    return [list(row.tokens) for row in result.sequences], result.metrics
+
+
+@pytest.mark.parametrize("family", some(FAMILIES, 3))
+def test_greedy_texts_are_those_of_generate(family):
+    model = hybrid(family)
+    loaded, expected = wrap_model(model), [generated(model, prompt) for prompt in PROMPTS]
+    assert len({token for text in expected for token in text}) > 3
+    assert texts(loaded)[0] == expected
+    drafted, metrics = texts(loaded, scripted(model), 4)
+    assert drafted == expected
+    assert metrics.target_calls <= 0.7 * LENGTH
+    assert 0 < metrics.accepted < metrics.drafted
+
+
+@pytest.mark.parametrize(("right", "gamma"), some([(0.1, 7), (0.9, 7), (0.3, 1), (0.9, 1), (0.3, 7)], 2))
+def test_a_draft_never_takes_more_passes_than_plain_decoding(right, gamma):
+    model = hybrid("qwen3_5")
+    drafted, metrics = texts(wrap_model(model), scripted(model, right), gamma)
+    assert drafted == [generated(model, prompt) for prompt in PROMPTS]
+    assert metrics.target_calls <= LENGTH
+
+
+@pytest.mark.parametrize("family", some(["qwen3_5", "nemotron_h", "lfm2"], 1))
+def test_the_sampled_distribution_is_the_targets(family):
+    loaded = wrap_model(hybrid(family, lossless.VOCAB, sharpness=2.0))
+    settings = lossless.SETTINGS["temperature-0.7"]
+    decoder = Decoder(loaded, TableDrafter(lossless.VOCAB), gamma=2, sampling=settings, strict=True)
+    assert lossless.doubled_p_value(decoder, lossless.enumerate_continuations(loaded, settings), 1600) > 1e-4
+
+
+@pytest.mark.parametrize(
+    ("target", "draft"),
+    [
+        ("qwen3_5", "qwen3_5"),
+        ("nemotron_h", "lfm2"),
+        ("llama", "qwen3_5"),
+        ("mamba2", "llama"),
+    ],
+)
+@pytest.mark.parametrize("hierarchy", [False, True])
+def test_a_hybrid_drafts_alone_and_in_the_middle(target, draft, hierarchy, tmp_path):
+    def make(name):
+        return tiny_model(name, VOCAB) if name == "llama" else hybrid(name)
+
+    make(draft).save_pretrained(tmp_path)
+    settings = {"name": "transformer", "model": str(tmp_path)}
+    if hierarchy:
+        settings |= {"name": "hierarchical", "drafter": "prompt-copy", "gamma": 2}
+    model = make(target)
+    drafted, metrics = texts(wrap_model(model), settings, 5)
+    assert drafted == [generated(model, prompt) for prompt in PROMPTS]
+    assert metrics.drafted > 60
+    if target == draft:
+        assert metrics.accepted > 0.9 * metrics.drafted
+
+
+def test_a_kept_cache_goes_on_from_a_state_or_reads_again():
+    model, cache = hybrid("qwen3_5"), PrefixCache()
+    decoder = Decoder(wrap_model(model), "prompt-copy", gamma=3, temperature=0)
+    reused = []
+    prompt = PROMPTS[0]
+    for keep, more in ((None, [4, 6]), (None, [8]), (4, [9]), (0, [1])):
+        answer = list(decoder.generate(prompt, max_new_tokens=10, ignore_eos=True, cache=cache).tokens)
+        assert answer == generated(model, prompt, 10)
+        reused.append(cache.reused[0])
+        prompt = [*(prompt + answer)[: keep and len(prompt) + keep], *more]
+    assert reused[:3] == [0, 16, 28]
+
+
+def test_behind_generate_and_packed():
+    model = hybrid("qwen3_next")
+    ids = torch.tensor([PROMPTS[0], PROMPTS[0][::-1]])
+    settings = {"max_new_tokens": 20, "do_sample": False, "eos_token_id": None}
+    drafted = generate_with(drafter="prompt-copy", gamma=4)
+    assert model.generate(ids, custom_generate=drafted, **settings).equal(model.generate(ids, **settings))
+    assert texts(pack(wrap_model(model)), scripted(model), 4)[0] == [generated(model, one) for one in PROMPTS]
+
+
+def test_snapshots_are_taken_in_place_and_do_not_grow():
+    loaded = wrap_model(hybrid("qwen3_5"))
+    session = ModelSession(loaded, 1, 400)
+    session.forward([[3, 4, 5]])
+    seen, tokens = set(), [3, 4, 5, 6]
+    for step in range(60):
+        session.forward([tokens[session.lengths[0] :]], torch.tensor([[7, 8, 9]]))
+        seen |= {buffer.data_ptr() for kept in session._cache._snapshots for _, one in kept for buffer in one}
+        tokens += [*(7, 8, 9)[: step % 4], 5]
+        session.rollback([len(tokens) - 1])
+    assert len(seen) == sum(len(layer.states(0)) for layer in session._cache._recurrent)
+
+
+def test_many_uncached_tokens_are_read_without_a_draft():
+    model = hybrid("qwen3_5")
+    loaded = wrap_model(model)
+    decoder = Decoder(loaded, Scripted([[3, *generated(model, [3])]], 0.0), gamma=3, temperature=0)
+    steps = [report.outcome.drafted[0] for report in decoder.stream([[3]], max_new_tokens=LENGTH, ignore_eos=True)]
+    assert steps[: MOST_UNCACHED + 1] == [3] * MOST_UNCACHED + [0]
+    prompt = list(range(2, 2 + MOST_UNCACHED + 1))
+    (first, *_) = Decoder(loaded, "random", gamma=3).stream([prompt], max_new_tokens=3)
+    assert first.asked == (0,)
+
+
+@pytest.mark.parametrize("family", ["mamba", "recurrent_gemma"])
+def test_a_family_that_reads_several_tokens_without_its_state_is_refused(family):
+    with pytest.raises(ModelError, match="several tokens after a state"):
+        wrap_model(hybrid(family))
+
+
+def kept_as_it_is(cache, row, length, wanted):
+    return min(length, wanted)
+
+
+def restored_always(cache, row, length, wanted):
+    kept = cache._snapshots[row]
+    if not kept:
+        return length
+    return RESTORE(cache, row, 10**6, max(wanted, kept[-1][0]))
+
+
+def without_convolutions(layer, row):
+    return [state for state in layer._rows[row]["recurrent_states"].values() if state is not None]
+
+
+def late(session, cache, block, heads):
+    output = session._run_row_by_row(block)
+    for row, (count, head) in enumerate(zip(block.counts, heads, strict=True)):
+        if count > head:
+            cache.take(row, session.lengths[row])
+    return output
+
+
+RESTORE = RecurrentCache.settle
+DEFECTS = {
+    "not restored": (RecurrentCache, "settle", kept_as_it_is),
+    "restored twice": (RecurrentCache, "settle", restored_always),
+    "no convolution states": (StateLayer, "states", without_convolutions),
+    "taken late": (ModelSession, "_run_with_states", late),
+}
+
+
+@pytest.mark.parametrize("defect", [*DEFECTS, "shared by rows"])
+def test_planted_defects_are_noticed(defect, monkeypatch):
+    model = hybrid("qwen3_5")
+    loaded, drafter = wrap_model(model), scripted(model)
+    expected = [generated(model, prompt) for prompt in PROMPTS]
+    assert texts(loaded, drafter, 4)[0] == expected
+    if defect == "shared by rows":
+        made = StateLayer.__init__
+
+        def share(layer, rows, states):
+            made(layer, rows, states)
+            layer._rows = layer._rows[:1] * rows
+
+        monkeypatch.setattr(StateLayer, "__init__", share)
+    else:
+        monkeypatch.setattr(*DEFECTS[defect])
+    assert texts(loaded, drafter, 4)[0] != expected
+    with pytest.raises(ModelError, match="after its cache is rolled back"):
+        wrap_model(model)
