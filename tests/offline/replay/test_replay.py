@@ -212,6 +212,7 @@ def test_texts_that_fill_the_context(target):
     assert one.offered.tolist() == [4, 4, 3, 2, 1]
 
 
+@pytest.mark.filterwarnings("ignore:TransformerDrafter takes at most 13 tokens:specdec_core.PluginWarning")
 def test_a_drafter_with_a_shorter_context_than_the_target(target, tmp_path):
     """Once its positions are used up it offers nothing, in a replay as live."""
     random_model(gpt2_config(6, n_positions=12), seed=3).save_pretrained(tmp_path)
