@@ -77,11 +77,11 @@ def _third(number):
 @pytest.mark.parametrize("changed", ["specdec", "torch", "specdec-mine"])
 def test_a_worker_of_another_version_does_nothing(changed, monkeypatch):
     """Of specdec, of a library or of a plugin: what it would compute is not what the results say."""
-    mine = SimpleNamespace(dist=SimpleNamespace(name="specdec-mine", version="1.2"))
+    mine = SimpleNamespace(dist=SimpleNamespace(name="specdec-mine", version="1.2"), module="json")
     monkeypatch.setattr(_version, "entry_points", lambda group: [mine])
     here = _version.installed_versions.__wrapped__()
     monkeypatch.setattr(ray_pool, "installed_versions", lambda: here)
-    with pytest.raises(ConfigError, match=rf"a worker has {changed} [\d.]+, and this process {changed} 0\.0\.0"):
+    with pytest.raises(ConfigError, match=rf"a worker has {changed} .*, and this process {changed} 0\.0\.0"):
         run_job({**here, changed: "0.0.0"}, _third, (1,))
 
 

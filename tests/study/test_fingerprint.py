@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import pytest
 
+from specdec_core._version import code_digest, installed_version
+from specdec_core.registry.registry import default_registry
+from specdec_core.study import load_study
 from specdec_core.study.run import provenance
 from specdec_core.study.run.provenance import fingerprint_files
 from tests.pairwise import some
+
+NESTED = {"drafter": {"name": "chain", "drafters": ["prompt-copy", "random"]}, "gamma": "cost-aware"}
 
 
 @pytest.fixture
@@ -87,3 +92,18 @@ def test_large_files(tmp_path, monkeypatch, offset, whole):
         file.seek(offset * 2**20)
         file.write(b"1" * 2**20)
     assert named(tmp_path, {"model": "large.bin"}) != before
+
+
+def test_the_code_of_a_run_is_that_of_all_plugins_that_it_uses(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    for name in ("one/__init__.py", "one/inner.py", "two.py", "one/data.txt", "one/__pycache__/x.pyc"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("")
+    before = code_digest(["one.inner", "two"])
+    for name, counts in (("one/data.txt", False), ("one/__pycache__/x.pyc", False), ("one/inner.py", True)):
+        (tmp_path / name).write_text("# edited")
+        assert (code_digest(["one.inner", "two"]) != before) == counts, name
+    (run,) = load_study({"target": "builtin:target", "prompts": ["a"], "runs": [NESTED]}).runs[1:]
+    own = provenance.plugin_code(run, default_registry())["specdec-core"]
+    modules = {"specdec_drafters", "specdec_plugins"}
+    assert own == f"{installed_version()} {code_digest(modules)}", "of two entry points, and a nested drafter"

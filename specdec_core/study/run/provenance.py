@@ -7,17 +7,14 @@ import platform
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
-from importlib.machinery import EXTENSION_SUFFIXES, SOURCE_SUFFIXES
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, get_args
 
 import torch
 import transformers
 
-from specdec_core._version import installed_version
+from specdec_core._version import code_digest, installed_version
 from specdec_core.interface.spec import PluginKind
-from specdec_core.registry.discovery import Origin
 from specdec_core.registry.nesting import nested_settings
 from specdec_core.registry.registry import Registry, default_registry
 from specdec_core.registry.shipped import is_shipped
@@ -29,7 +26,6 @@ _READ_WHOLE = 2**30
 """Files up to this many bytes are hashed whole, which takes about a second."""
 _CHUNK, _CHUNKS = 2**20, 64
 """Size and number of the chunks that are hashed of a larger file."""
-_CODE = (*SOURCE_SUFFIXES, *EXTENSION_SUFFIXES)
 _LOADED = (
     *("*.safetensors", "*.safetensors.index.json", "config.json", "*_config.json", "*.py", "*.jinja"),
     *("tokenizer*", "vocab*", "merges.txt", "*.model", "added_tokens.json", "special_tokens_map.json"),
@@ -104,32 +100,15 @@ def plugin_code(run: Run, registry: Registry) -> dict[str, str]:
     The code is the Python and compiled modules in the packages that hold the plugins and their settings, as they
     are on disk now. A server's is not known.
     """
-    modules: dict[Origin, set[Path]] = defaultdict(set)
+    modules = defaultdict[tuple[str, str], set[str]](set)
     todo = [] if run.engine is not None else [(kind, getattr(run, kind, None)) for kind in get_args(PluginKind)]
     for kind, config in todo:
         if config is not None:
             spec, origin = registry.spec(kind, config.name), registry.origin(kind, config.name)
-            modules[origin].update(*map(_code_files, {spec.factory.partition(":")[0], spec.config.__module__}))
+            used = (spec.factory.partition(":")[0], spec.config.__module__)
+            modules[origin.distribution, origin.version].update(used)
             todo += [(one.marker.kind, one.config) for one in nested_settings(config)]
-    return {one.distribution: f"{one.version} {_hash(sorted(files))}".lstrip() for one, files in modules.items()}
-
-
-def _code_files(module: str) -> list[Path]:
-    """Return the files of a module's outermost package that is a folder of its own, or the module's file."""
-    parts = module.split(".")
-    if parts[0] == __package__.partition(".")[0]:  # a plugin without settings has a base of the interface for them
-        return []
-    for count in range(1, len(parts) + 1):
-        try:
-            found = find_spec(".".join(parts[:count]))
-        except (ImportError, ValueError):
-            break
-        if found is not None and found.has_location and found.origin is not None:
-            path = Path(found.origin)
-            if found.submodule_search_locations is None:
-                return [path]
-            return [file for file in path.parent.rglob("*") if file.name.endswith(_CODE) and file.is_file()]
-    return []
+    return {owner: f"{version} {code_digest(used)}".lstrip() for (owner, version), used in modules.items()}
 
 
 def fingerprint_files(settings: Any, folder: Path) -> dict[str, str]:
