@@ -7,8 +7,8 @@ Importing this imports no torch.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeAlias
 
@@ -42,6 +42,7 @@ class RecordedText:
         probabilities: `[L]` float32, p of each token after the sampling settings (section 2.2 of arXiv
             2211.17192); 1 where decoding is greedy.
         finish_reason: Why it ended: `eos`, `stop`, `length` or `context`.
+        metadata: That of the prompt.
         hidden: `[L, D]` float, the target's hidden state that each token was predicted from; None if the record
             holds none.
         top_tokens: `[L, k]` int64, the k most probable tokens at each position; None if the record holds none.
@@ -54,6 +55,7 @@ class RecordedText:
     tokens: NDArray[np.int64]
     probabilities: NDArray[np.float32]
     finish_reason: FinishReason
+    metadata: Mapping[str, Any] = field(default_factory=dict)
     hidden: NDArray[np.floating[Any]] | None = None
     top_tokens: NDArray[np.int64] | None = None
     top_probabilities: NDArray[np.float32] | None = None
@@ -92,6 +94,8 @@ class TextLine(_Part):
     """Where the prompt comes from."""
     group: tuple[str, ...] = ()
     """The prompt's values of the columns that group the prompts, such as the category."""
+    metadata: dict[str, str | int | float | None] = {}
+    """What drafters are told of the prompt, such as its user."""
     turn: Annotated[int, Field(ge=1)] = 1
     """Number of the turn in its conversation."""
     prompt: tuple[TokenId, ...] = ()
@@ -115,7 +119,7 @@ class TextLine(_Part):
         cls, prompt: PromptText, number: int, sample: int, text: RecordedText | None, sampling: SamplingSettings
     ) -> TextLine:
         """Return the line that stores a text; None is a turn that was not decoded."""
-        about = {"id": prompt.id, "source": prompt.source, "group": prompt.group, "turn": prompt.turn}
+        about = {name: getattr(prompt, name) for name in ("id", "source", "group", "metadata", "turn")}
         line = cls.model_validate({"number": number, "sample": sample, **about})
         if text is None:
             return line
@@ -126,7 +130,8 @@ class TextLine(_Part):
 
     def prompt_text(self) -> PromptText:
         """Return its prompt."""
-        return PromptText(self.id, None, source=self.source, tokens=self.prompt, group=self.group, turn=self.turn)
+        about = {name: getattr(self, name) for name in ("source", "group", "metadata", "turn")}
+        return PromptText(self.id, None, tokens=self.prompt, **about)
 
     def text(self) -> RecordedText:
         """Return its text, without arrays."""
@@ -138,6 +143,7 @@ class TextLine(_Part):
             tokens=np.array(self.tokens, np.int64),
             probabilities=np.exp(logprobs).astype(np.float32),
             finish_reason=self.finish_reason or "length",
+            metadata=self.metadata,
         )
 
 

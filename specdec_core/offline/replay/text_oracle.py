@@ -146,6 +146,7 @@ class TextOracle(Oracle):
             max_gamma=min(max_gamma, capacity),
             device=drafter.target.device,
             sources=tuple(one.text.prompt for one in texts) if drafter.target.encoder_decoder else None,
+            metadata=[one.text.metadata for one in texts],
         )
         self.device = torch.device(info.device)
         self._guard = PluginGuard(strict=True)

@@ -10,10 +10,13 @@ import pytest
 from specdec_core.costs.step_costs import StepCosts
 from specdec_core.decoding.decoder import Decoder
 from specdec_core.interface.settings import GenerationSettings, SamplingSettings
+from specdec_core.offline.record.format import TextLine
 from specdec_core.offline.replay.drafter_replay import DrafterReplay
 from specdec_core.offline.replay.replayed_metrics import expected_metrics
+from specdec_core.study.config.prompt_file import PromptText
 from specdec_core.testing.harness.replaying import memory_record, recorded_texts
 from specdec_core.testing.harness.toys import Gamma
+from tests.interface.test_metadata import Noting
 from tests.offline.replay.support import PROMPT, small_target
 from tests.toys import RememberingDrafter
 
@@ -42,6 +45,17 @@ def recorded(target):
 def replay(target, recorded, drafter, chosen=None, **options):
     record, part = recorded
     return DrafterReplay(record, part, drafter, max_gamma=3, texts=chosen, target=target, **options)
+
+
+def test_a_drafter_is_told_the_metadata_of_recorded_prompts(target, recorded):
+    record, part = recorded
+    prompt = PromptText("a", None, metadata={"user": "ann", "age": 3})
+    line = TextLine.of(prompt, 0, 0, part.texts[0], GREEDY).model_dump_json(exclude_defaults=True)
+    read = TextLine.model_validate_json(line)
+    assert read.prompt_text().metadata == prompt.metadata
+    drafter = Noting(6)
+    replay(target, (record, replace(part, texts=(read.text(),))), drafter).acceptance()
+    assert drafter.seen == [[prompt.metadata]]
 
 
 @pytest.mark.parametrize("by_budget", [False, True])
