@@ -313,10 +313,7 @@ def _summary(result: StudyResult, run: Run, measured: _TaskMetrics) -> RunSummar
     return RunSummary(
         task=task.name,
         name=run.name,
-        drafter=run.labels.drafter,
-        gamma=run.labels.gamma,
-        lenience=run.labels.lenience,
-        rule=run.labels.rule,
+        **asdict(run.labels),
         lossless=run.lossless_for(task.sampling),
         repeats=len(repeats),
         **counts,

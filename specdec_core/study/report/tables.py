@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from itertools import groupby
 from typing import TYPE_CHECKING
 
@@ -47,87 +46,74 @@ def results_table(summaries: Sequence[RunSummary], *, wide: bool = True) -> Repo
     lossy = any(summary.lenience != 1 or not summary.lossless for summary in summaries)
     timed = not untimed(summaries) and any(summary.speedup is not None for summary in summaries)
     left_out = {
-        *(() if any(one.lenience != 1 for one in summaries) else (_LENIENCE,)),
-        *(() if any(one.rule is not None for one in summaries) else (_RULE,)),
-        *(() if lossy else (_DEVIATION,)),
-        *(() if any(one.beams for one in summaries) else _BEAMS),
-        *(() if any(one.forecast for one in summaries) else (_FORECAST,)),
+        *(() if any(one.lenience != 1 for one in summaries) else ("lenience",)),
+        *(() if any(one.rule is not None for one in summaries) else ("rule",)),
+        *(() if lossy else ("deviation",)),
+        *(() if any(one.beams for one in summaries) else ("beams", "draft_beams", "passes_saved")),
+        *(() if any(one.forecast for one in summaries) else ("forecast",)),
         *(() if timed or not (replayed or untimed(summaries)) else _OF_TIMES),
-        *((_EXPECTED_HERE,) if replayed else ()),
+        *(("speedup_expected_here",) if replayed else ()),
     }
-    known = [index for index, column in enumerate(_RESULTS) if column not in left_out]
-    shown = [index for index in known if wide or _RESULTS[index] in _FIRST]
+    columns = {name: column for name, column in _RESULTS.items() if name not in left_out}
+    shown = [name for name in columns if wide or name in _FIRST]
     notes = certainty_notes(summaries)
-    if len(shown) < len(known):
-        names = ", ".join(_RESULTS[index].name for index in known if index not in shown)
-        notes.append(f"`--wide` also shows: {names}.")
-    table = ReportTable(
-        _RESULTS,
-        tuple(map(_results_row, summaries)),
+    if len(shown) < len(columns):
+        notes.append(
+            f"`--wide` also shows: {', '.join(columns[name].name for name in columns if name not in shown)}."
+        )
+    columns |= _OF_REPLAYS if replayed else {}
+    return ReportTable(
+        tuple(columns[name] for name in shown),
+        tuple(_results_row(one, shown) for one in summaries),
         tuple(notes),
         summaries[0].task,
         unknown="not known" if replayed else "not measured",
-    ).of(shown)
-    return replace(table, columns=tuple(_OF_REPLAYS.get(one, one) for one in table.columns)) if replayed else table
+    )
 
 
 _HERE = "Expected here, best γ: with the measured time of verifying, drafting and the framework."
-_LENIENCE = Column("l", spare=4, note="l: lenience.")
-_RULE = Column("rule", numeric=False, spare=4)
-_DEVIATION = Column(
-    "deviation", spare=8, note="Deviation: total variation from the target's distribution, per sequence."
-)
-_FORECAST = Column(
-    "expected\nefficiency",
-    spare=2,
-    note="Expected efficiency: block efficiency of the same drafter and γ in a replay, or in a run here.",
-)
-_BEAMS = (
-    Column("w"),
-    Column("u", spare=6, note="w: beams; u: nodes in each level of a draft, of which there are γ."),
-    Column(
+_RESULTS = {
+    "run": Column("run", numeric=False),
+    "drafter": Column("drafter", numeric=False, spare=11),
+    "beams": Column("w"),
+    "draft_beams": Column("u", spare=6, note="w: beams; u: nodes in each level of a draft, of which there are γ."),
+    "gamma": Column("γ", spare=5),
+    "lenience": Column("l", spare=4, note="l: lenience."),
+    "rule": Column("rule", numeric=False, spare=4),
+    "deviation": Column(
+        "deviation", spare=8, note="Deviation: total variation from the target's distribution, per sequence."
+    ),
+    "alpha": Column("acceptance\nrate", spare=2),
+    "c": Column("c", spare=9),
+    "block_efficiency": Column("block\nefficiency", spare=3),
+    "forecast": Column(
+        "expected\nefficiency",
+        spare=2,
+        note="Expected efficiency: block efficiency of the same drafter and γ in a replay, or in a run here.",
+    ),
+    "passes_saved": Column(
         "passes\nsaved",
         note="Passes saved: target calls that the run did without, of those of beam search without a drafter.",
     ),
-)
-_ALPHA, _EFFICIENCY = Column("acceptance\nrate", spare=2), Column("block\nefficiency", spare=3)
-_C = Column("c", spare=9)
-_TOKENS_PER_SECOND, _SPEEDUP = Column("tokens/s", spare=1), Column("speed-up")
-_EXPECTED_HERE = Column("expected\nhere", spare=6, note=_HERE)
-_THEOREM = Column(
-    "Theorem\n3.8",
-    spare=10,
-    note="Theorem 3.8: from a run's acceptance rate and c, if verifying took no longer than a baseline step.",
-)
-_BEST = Column("best\nγ", spare=7, note=_HERE)
-_RUN = Column("run", numeric=False)
-_FIRST = (_RUN, _ALPHA, _EFFICIENCY, _FORECAST, _BEAMS[2], _TOKENS_PER_SECOND, _SPEEDUP)
+    "tokens_per_second": Column("tokens/s", spare=1),
+    "speedup": Column("speed-up"),
+    "speedup_expected_here": Column("expected\nhere", spare=6, note=_HERE),
+    "speedup_expected": Column(
+        "Theorem\n3.8",
+        spare=10,
+        note="Theorem 3.8: from a run's acceptance rate and c, if verifying took no longer than a baseline step.",
+    ),
+    "gamma_best": Column("best\nγ", spare=7, note=_HERE),
+}
+"""The columns of the results, by the field of a summary that they show."""
+_FIRST = ("run", "alpha", "block_efficiency", "forecast", "passes_saved", "tokens_per_second", "speedup")
 """What a terminal shows unless asked for more."""
-_RESULTS = (
-    _RUN,
-    Column("drafter", numeric=False, spare=11),
-    *_BEAMS[:2],
-    Column("γ", spare=5),
-    _LENIENCE,
-    _RULE,
-    _DEVIATION,
-    _ALPHA,
-    _C,
-    _EFFICIENCY,
-    _FORECAST,
-    _BEAMS[2],
-    _TOKENS_PER_SECOND,
-    _SPEEDUP,
-    _EXPECTED_HERE,
-    _THEOREM,
-    _BEST,
-)
-_OF_TIMES = (_C, _TOKENS_PER_SECOND, _SPEEDUP, _EXPECTED_HERE, _THEOREM, _BEST)
+_OF_TIMES = ("c", "tokens_per_second", "speedup", "speedup_expected_here", "speedup_expected", "gamma_best")
 """Columns that need the seconds of a machine."""
 _OF_REPLAYS = {
-    _TOKENS_PER_SECOND: replace(_TOKENS_PER_SECOND, heading="expected\ntokens/s"),
-    _SPEEDUP: replace(_SPEEDUP, heading="expected\nspeed-up"),
-    _BEST: replace(_BEST, note=""),
+    "tokens_per_second": Column("expected\ntokens/s", spare=1),
+    "speedup": Column("expected\nspeed-up"),
+    "gamma_best": Column("best\nγ", spare=7),
 }
 """Columns whose numbers are expected instead of measured."""
 
@@ -198,8 +184,8 @@ _TEST = (
 )
 
 
-def _results_row(one: RunSummary) -> Row:
-    """Return a cell for each of `_RESULTS`."""
+def _results_row(one: RunSummary, shown: Sequence[str]) -> Row:
+    """Return the cells of some columns of `_RESULTS`."""
     interval = (None, None) if one.name == BASELINE else (one.speedup_low, one.speedup_high)
     on = one.replayed
     texts = (None, None) if on is None or one.name == BASELINE else (on.low, on.high)
@@ -229,7 +215,10 @@ def _results_row(one: RunSummary) -> Row:
     if one.drafter is None:
         # The baseline drafts nothing: what describes drafts is not unknown, there is none.
         cells = ["" if cell == UNKNOWN and one.repeats else cell for cell in cells]
-    return Row(tuple(cells), "dim" if one.name == BASELINE else "red" if _mark(one) else "")
+    of_columns = dict(zip(_RESULTS, cells, strict=True))
+    return Row(
+        tuple(of_columns[name] for name in shown), "dim" if one.name == BASELINE else "red" if _mark(one) else ""
+    )
 
 
 def _mark(summary: RunSummary) -> str:
