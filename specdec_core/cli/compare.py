@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from specdec_core.cli.options.shared_options import (
+    Machines,
     StudyFile,
     error_console,
     output_console,
@@ -34,13 +35,7 @@ class _Mode:
             metavar="RECORD",
         ),
     ] = None
-    machine: Annotated[
-        list[Path] | None,
-        typer.Option(
-            help="With --record: a file of `specdec measure --output` with the times to expect; may be repeated.",
-            metavar="FILE",
-        ),
-    ] = None
+    machine: Machines = None
     forecast: Annotated[
         Path | None,
         typer.Option(
@@ -140,8 +135,8 @@ def read_machines(paths: Sequence[Path], record: str | None) -> list[Machine]:
     return [one.machine(path.stem) for path, one in measured.items()]
 
 
-def show(result: Comparison, how: StudyOptions) -> None:
-    """Print the results on standard output, and why runs could not start on standard error.
+def show(result: Comparison, how: StudyOptions, below: str | None = None) -> None:
+    """Print the results on standard output, any text below them, and why runs could not start on standard error.
 
     Raises:
         Exit: The exit code is not 0.
@@ -149,6 +144,8 @@ def show(result: Comparison, how: StudyOptions) -> None:
     console, errors = output_console(wide=how.wide), error_console()
     for part in result.printed(wide=how.wide):
         console.print(part)
+    if below is not None:
+        console.print("\n" + below, markup=False, soft_wrap=True)
     if result.files and not how.quiet:
         errors.print(f"written: {', '.join(map(str, result.files))}", soft_wrap=True)
     for line in result.errors:

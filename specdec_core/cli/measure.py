@@ -13,8 +13,10 @@ from rich.text import Text
 from typer import Argument, Option
 
 from specdec_core.cli.options.shared_options import (
+    Drafters,
     Quiet,
     Settings,
+    Temperatures,
     Wide,
     error_console,
     output_console,
@@ -38,14 +40,9 @@ def measure(
     study: Annotated[
         Path | None, Argument(help="YAML file of a study with the target, prompts and drafters.")
     ] = None,
-    drafter: Annotated[
-        list[str] | None, Option(help="A drafter: a name, or YAML with its settings; may be repeated.")
-    ] = None,
+    drafter: Drafters = None,
     options: TaskOptions,
-    temperature: Annotated[
-        list[float] | None,
-        Option(min=0, help="Sampling temperature, 0 is greedy; may be repeated.  [default: 0 and 1]"),
-    ] = None,
+    temperature: Temperatures = None,
     gamma: Annotated[int, Option(min=1, max=1000, help="Tokens per draft at most.")] = 8,
     timings: Annotated[int, Option(min=1, help="Number of timings of each draft length.")] = 20,
     output: Annotated[

@@ -12,12 +12,14 @@ from specdec_core.cli.options.shared_options import (
     Quiet,
     Ray,
     Settings,
+    Tasks,
+    Temperatures,
     option_of,
     output_console,
     quieten_libraries,
     shown_progress,
 )
-from specdec_core.cli.options.study_options import TextOptions, given, grouped, study_of
+from specdec_core.cli.options.study_options import ResultOptions, TextOptions, given, grouped, study_of
 from specdec_core.cluster import pooled
 from specdec_core.interface.errors import ConfigError
 from specdec_core.study.run.folder import check_free
@@ -32,10 +34,7 @@ class _RecordOptions:
 
     samples: Annotated[
         int | None,
-        Option(
-            min=1,
-            help="Texts of each prompt where the target samples.  [default: 1]",
-        ),
+        Option(min=1, help="Texts of each prompt where the target samples.  [default: 1]"),
     ] = None
     rows: Annotated[
         int | None,
@@ -67,19 +66,12 @@ def record(
     study: Annotated[
         Path | None, Argument(help="YAML file of a study: its target is recorded on the prompts of each task.")
     ] = None,
-    output: Annotated[
-        Path | None, Option("--output", "-o", help="Folder of the record; a stopped recording resumes from it.")
-    ] = None,
+    results: ResultOptions,
     options: TextOptions,
-    temperature: Annotated[
-        list[float] | None, Option(help="Sampling temperature, 0 is greedy; may be repeated.  [default: 0 and 1]")
-    ] = None,
+    temperature: Temperatures = None,
     how: _RecordOptions,
     settings: Settings = None,
-    task: Annotated[
-        list[str] | None, Option(help="Only this task of the study; may be repeated.  [default: all]")
-    ] = None,
-    fresh: Annotated[bool, Option("--fresh", help="Discard what the folder of --output has.")] = False,
+    task: Tasks = None,
     import_file: Annotated[
         Path | None,
         Option(
@@ -108,6 +100,7 @@ def record(
         --target meta-llama/Llama-3.1-70B-Instruct --output records/llama
     ```
     """
+    output = results.output
     if output is None:
         raise ConfigError("--output: name the folder that receives the record.")
     for name, needed in (("hidden_dtype", "hidden"), ("gamma", "timings")):
@@ -131,7 +124,9 @@ def record(
         quieten_libraries()
         if import_file is not None:
             (only,) = loaded.tasks
-            found = import_texts(import_file, output, only.target, only.sampling, only.generation, fresh=fresh)
+            found = import_texts(
+                import_file, output, only.target, only.sampling, only.generation, fresh=results.fresh
+            )
         else:
             recorded = RecordOptions(
                 rows=how.rows or 8,
@@ -139,15 +134,11 @@ def record(
                 hidden=how.hidden,
                 hidden_type=how.hidden_dtype,
                 top_k=how.keep_top or 0,
-                gamma=how.gamma or _GAMMA if how.timings else None,
+                gamma=how.gamma or 8 if how.timings else None,
             )
             with pooled(ray, progress) as pool:
-                found = record_study(loaded, output, progress, recorded, fresh=fresh, pool=pool)
+                found = record_study(loaded, output, progress, recorded, fresh=results.fresh, pool=pool)
     _show(found, output, study)
-
-
-_GAMMA = 8
-"""The longest draft that is timed by default."""
 
 
 def _show(found: Record, output: Path, study: Path | None) -> None:

@@ -9,6 +9,8 @@ import typer
 from specdec_core.cli.compare import read_machines, show
 from specdec_core.cli.options.input_options import Named, read_target
 from specdec_core.cli.options.shared_options import (
+    Drafters,
+    Machines,
     error_console,
     shown_progress,
 )
@@ -38,24 +40,14 @@ def replay(
             metavar="[STUDY|DRAFTER...]",
         ),
     ] = None,
-    drafter: Annotated[
-        list[str] | None,
-        typer.Option(help="A drafter: a name, or YAML with its settings; may be repeated."),
-    ] = None,
+    drafter: Drafters = None,
     gamma: Annotated[
         list[str] | None,
         typer.Option(
             help="Gamma of each drafter: a number, a range, or a controller; may be repeated.  [default: 1-8]"
         ),
     ] = None,
-    machine: Annotated[
-        list[Path] | None,
-        typer.Option(
-            help="A file of `specdec measure --output` with the times to expect; may be repeated.  [default: "
-            "of the machine that recorded]",
-            metavar="FILE",
-        ),
-    ] = None,
+    machine: Machines = None,
     target: Named = None,
     results: ResultOptions,
     how: StudyOptions,

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated
 
-from typer import Exit, Option
+from typer import Option
 
+from specdec_core.cli.compare import show
 from specdec_core.cli.options.shared_options import (
     StudyFile,
+    Tasks,
     error_console,
-    output_console,
     quieten_libraries,
     shown_progress,
 )
@@ -22,7 +24,7 @@ def tune(
     *,
     study: StudyFile,
     best: Annotated[int, Option(min=1, help="The runs of each task to time live.")] = 4,
-    task: Annotated[list[str] | None, Option(help="Only this task; may be repeated.  [default: all]")] = None,
+    task: Tasks = None,
     results: ResultOptions,
     how: StudyOptions,
 ) -> None:
@@ -53,16 +55,7 @@ def tune(
         found = find_best(
             loaded, progress, best=best, tasks=task or (), output=results.output, fresh=results.fresh, ray=how.ray
         )
-    console, errors = output_console(wide=how.wide), error_console()
+    errors = error_console()
     for line in found.replayed.errors:
         errors.print(f"not replayed: {line}", style="yellow", soft_wrap=True)
-    for part in found.timed.printed(wide=how.wide):
-        console.print(part)
-    if not found.files:
-        console.print("\n" + written_yaml(found.best), markup=False, soft_wrap=True)
-    elif not how.quiet:
-        errors.print(f"written: {', '.join(map(str, found.files))}", soft_wrap=True)
-    for line in found.timed.errors:
-        errors.print(line, style="red", soft_wrap=True)
-    if found.timed.exit_code:
-        raise Exit(found.timed.exit_code)
+    show(replace(found.timed, files=found.files), how, None if found.files else written_yaml(found.best))

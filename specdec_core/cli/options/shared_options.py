@@ -39,6 +39,24 @@ Settings: TypeAlias = Annotated[
         metavar="KEY=VALUE",
     ),
 ]
+Drafters: TypeAlias = Annotated[
+    list[str] | None, typer.Option(help="A drafter: a name, or YAML with its settings; may be repeated.")
+]
+Machines: TypeAlias = Annotated[
+    list[Path] | None,
+    typer.Option(
+        help="For a replay: a file of `specdec measure --output` with the times to expect; may be repeated.  "
+        "[default: of the machine that recorded]",
+        metavar="FILE",
+    ),
+]
+Tasks: TypeAlias = Annotated[
+    list[str] | None, typer.Option(help="Only this task of the study; may be repeated.  [default: all]")
+]
+Temperatures: TypeAlias = Annotated[
+    list[float] | None,
+    typer.Option(min=0, help="Sampling temperature, 0 is greedy; may be repeated.  [default: 0 and 1]"),
+]
 MaxRuns: TypeAlias = Annotated[int, typer.Option(min=1, help="The most runs of a study, over all tasks.")]
 Ray: TypeAlias = Annotated[
     str | None,

@@ -128,10 +128,6 @@ class TaskOptions:
     max_new_tokens: Annotated[int | None, Option(help="Maximum number of tokens per text.  [default: 128]")] = None
     seed: Annotated[int | None, Option(help="Seed of the texts.  [default: 0]")] = None
 
-    def given(self) -> dict[str, Any]:
-        """Return the options that were given, by name."""
-        return given(self)
-
 
 @dataclass(frozen=True, kw_only=True)
 class TextOptions(TaskOptions):
@@ -178,7 +174,7 @@ def study_of(
             if values:
                 raise ConfigError(f"{option}: requires a study.")
         return study_of_options(options, temperature=temperature, runs=runs)
-    own = [name for name in options.given() if name not in beside]
+    own = [name for name in given(options) if name not in beside]
     own += ["temperature"] * (temperature is not None and "temperature" not in beside)
     for name in [*own, *(key for run in runs for key in run)]:
         raise ConfigError(
@@ -210,8 +206,8 @@ def study_of_options(
         prompts = prompts_settings(options.prompts) if options.prompts else {"builtin": "heldout"}
     data: dict[str, Any] = {"target": target, "prompts": prompts, "sampling": {}, "generation": {}}
     names: dict[Keys, str] = {("target",): "--target (--model)", ("prompts",): "--prompts"}
-    names |= {("target", name): option_of((name,)) for name in ("device", "dtype") if name in options.given()}
-    for name, value in options.given().items():
+    names |= {("target", name): option_of((name,)) for name in ("device", "dtype") if name in given(options)}
+    for name, value in given(options).items():
         if name in _PATHS:
             *section, key = path = _PATHS[name]
             names[path] = option_of(path[-1:])
