@@ -57,6 +57,18 @@ class CountingDrafter(DeterministicDrafter):
         return [(tokens[-1] + 1 + n) % self.target.vocab_size for n in range(budget)]
 
 
+class Noting(CountingDrafter):
+    """Notes the metadata of each session."""
+
+    def __init__(self, vocab: int) -> None:
+        super().__init__(vocab)
+        self.seen: list[list[object]] = []
+
+    def open(self, session: SessionInfo) -> DraftSession:
+        self.seen.append(list(session.metadata))
+        return super().open(session)
+
+
 class RememberingDrafter(Drafter):
     """Proposes what followed the last token in the latest request that held it.
 

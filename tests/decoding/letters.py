@@ -5,6 +5,9 @@ from __future__ import annotations
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
+from specdec_core.models import wrap_model
+from tests.tiny import tiny_model
+
 EOS, A, B, C, AB = 1, 2, 3, 4, 5
 SPELLING = {0: "<pad>", EOS: "<eos>", A: "a", B: "b", C: "c", AB: "ab"}
 VOCAB = len(SPELLING)
@@ -17,3 +20,18 @@ def tiny_tokenizer():
     bpe.decoder = decoders.ByteLevel()
     bpe.add_special_tokens(["<pad>", "<eos>"])
     return PreTrainedTokenizerFast(tokenizer_object=bpe, eos_token="<eos>", pad_token="<pad>")
+
+
+PLAIN = (
+    "{% for one in messages %}{{ 'c' if one.role == 'system' else 'ba' if one.role == 'user' else 'ca' }}"
+    "{{ one.content }}{{ '<eos>' if one.role == 'assistant' else '' }}{% endfor %}ca"
+)
+SEEDS = {"gpt2": 4, "llama": 2, "qwen3": 4, "mistral": 1, "gemma3": 8}
+"""Weights whose answers are many different letters."""
+
+
+def wrapped(family="qwen3", template=PLAIN):
+    """A tiny model over letters with a chat template. Two tokens, a and b, are read again as one."""
+    tokenizer = tiny_tokenizer()
+    tokenizer.chat_template = template
+    return wrap_model(tiny_model(family, VOCAB, SEEDS[family]), tokenizer)

@@ -18,30 +18,18 @@ from specdec_core.models import with_exact_shapes, wrap_model
 from specdec_core.models.chat_template import Turn
 from specdec_core.models.prefix_cache import PrefixCache
 from specdec_core.sampling.generators import row_seed
-from tests.decoding.letters import VOCAB, tiny_tokenizer
+from tests.decoding.letters import PLAIN, VOCAB, tiny_tokenizer, wrapped
 from tests.pairwise import some
 from tests.tiny import DECODER_ONLY, tiny_model
-from tests.toys import CountingDrafter, Gamma, TableDrafter
+from tests.toys import Gamma, TableDrafter
 
-PLAIN = (
-    "{% for one in messages %}{{ 'c' if one.role == 'system' else 'ba' if one.role == 'user' else 'ca' }}"
-    "{{ one.content }}{{ '<eos>' if one.role == 'assistant' else '' }}{% endfor %}ca"
-)
 THOUGHTLESS = PLAIN.replace("{{ one.content }}", "{{ one.content.split('c')[-1] }}")
 """A template that forgets the thoughts of earlier answers: all before the last c."""
 SAID = ("abcab", "b", "acca", "cbbc", "aa")
 LENGTH = 9
 
 
-SEEDS = {"gpt2": 4, "llama": 2, "qwen3": 4, "mistral": 1, "gemma3": 8}
 """Weights whose answers are many different letters."""
-
-
-def wrapped(family="qwen3", template=PLAIN):
-    """A tiny model over letters with a chat template. Two tokens, a and b, are read again as one."""
-    tokenizer = tiny_tokenizer()
-    tokenizer.chat_template = template
-    return wrap_model(tiny_model(family, VOCAB, SEEDS[family]), tokenizer)
 
 
 def library_answers(target, said, system=None):
@@ -218,11 +206,6 @@ def test_a_turn_that_fails_or_is_left_changes_nothing():
     assert chat.messages == before
     assert list(chat.send(SAID[1], max_new_tokens=LENGTH).tokens) == expected[1]
     assert chat.reused == 0
-
-
-class Broken(CountingDrafter):
-    def draft(self, tokens, budget):
-        raise OSError("gone")
 
 
 def test_prompts_of_a_conversation_are_decoded_as_they_are():

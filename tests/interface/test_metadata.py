@@ -8,24 +8,11 @@ from specdec_core.decoding.decoder import Decoder
 from specdec_core.decoding.step_loop import finished
 from specdec_core.interface import ConfigError, SessionInfo
 from specdec_core.interface.errors import ArgumentError
-from tests.decoding.test_chat import wrapped
-from tests.interface.test_remembering import WRAPPERS, folder  # noqa: F401
+from tests.decoding.letters import wrapped
 from tests.lossless import VOCAB, small_target
-from tests.toys import CountingDrafter, Gamma
+from tests.toys import Gamma, Noting
 
 ANN, BOB = {"user": "ann"}, {"user": "bob"}
-
-
-class Noting(CountingDrafter):
-    """Notes the metadata of each session."""
-
-    def __init__(self, vocab):
-        super().__init__(vocab)
-        self.seen = []
-
-    def open(self, session):
-        self.seen.append(list(session.metadata))
-        return super().open(session)
 
 
 def decoder_of(drafter, target=None):
@@ -50,15 +37,6 @@ def test_each_turn_of_a_conversation_has_its_metadata():
     for text in ("ab", "c"):
         chat.send(text, max_new_tokens=2)
     assert drafter.seen == [[ANN], [ANN]]
-
-
-@pytest.mark.parametrize("wrapper", ["chain in chain", "hierarchical", "translated"])
-def test_drafters_around_others_hand_it_down(folder, wrapper):  # noqa: F811
-    target, inner = small_target("cpu"), Noting(VOCAB)
-    decoder_of(WRAPPERS[wrapper](inner, target, folder), target).generate(
-        [2, 3, 5], max_new_tokens=4, metadata=[ANN]
-    )
-    assert inner.seen == [[ANN]]
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from tests.drafters.chains import chain
 from tests.lossless import VOCAB, small_target
 from tests.spelled import target_tokenizer
 from tests.tiny import tiny_model
-from tests.toys import NO_CONFIG, CountingDrafter, Gamma, RememberingDrafter
+from tests.toys import NO_CONFIG, CountingDrafter, Gamma, Noting, RememberingDrafter
 
 SETTINGS = GenerationSettings(max_new_tokens=16, ignore_eos=True)
 GREEDY = SamplingSettings(temperature=0)
@@ -106,3 +106,11 @@ def test_other_drafters_have_nothing_to_forget():
     assert not drafter.remembers
     drafter.reset()
     assert drafter.config is NO_CONFIG
+
+
+@pytest.mark.parametrize("wrapper", ["chain in chain", "hierarchical", "translated"])
+def test_drafters_around_others_hand_metadata_down(target, folder, wrapper):
+    inner = Noting(VOCAB)
+    decoder = Decoder(target, WRAPPERS[wrapper](inner, target, folder), gamma=2, temperature=0, strict=True)
+    decoder.generate(PROMPT, max_new_tokens=4, metadata=[{"user": "ann"}])
+    assert inner.seen == [[{"user": "ann"}]]

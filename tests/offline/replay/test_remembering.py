@@ -16,9 +16,8 @@ from specdec_core.offline.replay.replayed_metrics import expected_metrics
 from specdec_core.study.config.prompt_file import PromptText
 from specdec_core.testing.harness.replaying import memory_record, recorded_texts
 from specdec_core.testing.harness.toys import Gamma
-from tests.interface.test_metadata import Noting
 from tests.offline.replay.support import PROMPT, small_target
-from tests.toys import RememberingDrafter
+from tests.toys import Noting, RememberingDrafter
 
 GREEDY = SamplingSettings(temperature=0)
 SETTINGS = GenerationSettings(max_new_tokens=12, ignore_eos=True)
