@@ -25,13 +25,6 @@ def target():
     return wrap_model(tiny_model("llama", V))
 
 
-def asked(decoder):
-    """Return the budgets of the first step that may draft."""
-    trace = TraceObserver()
-    decoder.generate(PROMPT, SHORT, observers=[trace])
-    return trace.reports[0].asked
-
-
 @pytest.mark.parametrize(
     "drafter",
     ["prompt-copy", "prompt-lookup", {"name": "prompt-copy", "min_match": 1}, {"name": "prompt-lookup"}],
@@ -50,15 +43,11 @@ def test_the_settings_of_a_named_drafter_reach_it(target):
     assert (decoder.drafter.config.min_match, decoder.drafter.config.max_match) == (1, 7)
 
 
-@pytest.mark.parametrize(
-    "gamma", [2, np.int64(2), {"name": "fixed", "gamma": 2}, Gamma(2)], ids=lambda one: type(one).__name__
-)
-def test_gamma_may_be_a_number_a_mapping_or_an_object(target, gamma):
-    assert asked(Decoder(target, CountingDrafter(V), gamma=gamma, strict=True)) == (2,)
-
-
-def test_gamma_may_be_a_name(target):
-    assert asked(Decoder(target, CountingDrafter(V), gamma="fixed", strict=True)) == (5,)
+@pytest.mark.parametrize("gamma", ["fixed", 5, np.int64(5), {"name": "fixed", "gamma": 5}, Gamma(5)], ids=str)
+def test_gamma_may_be_a_name_a_number_a_mapping_or_an_object(target, gamma):
+    trace = TraceObserver()
+    Decoder(target, CountingDrafter(V), gamma=gamma, strict=True).generate(PROMPT, SHORT, observers=[trace])
+    assert trace.reports[0].asked == (5,)
 
 
 @pytest.mark.parametrize(
@@ -74,9 +63,7 @@ def test_lenience_may_be_a_number_a_mapping_or_an_object(target, lenience):
     assert decoded(lenience=1).metrics.deviation == decoded().metrics.deviation == 0
 
 
-@pytest.mark.parametrize(
-    "rule", ["token", {"name": "token"}, SpeculativeSampling()], ids=lambda one: type(one).__name__
-)
+@pytest.mark.parametrize("rule", ["token", {"name": "token"}, SpeculativeSampling()], ids=str)
 def test_a_rule_may_be_a_name_a_mapping_or_an_object(target, rule):
     def decoded(**given):
         return Decoder(target, TableDrafter(V), gamma=3, strict=True, **given).generate(PROMPT, SHORT)
@@ -120,12 +107,8 @@ def test_a_rule_is_refused_where_it_is_not_defined(target, arguments, said):
             r"drafter 'ngram': unknown key 'ordr'. Did you mean 'order'",
         ),
         ({"drafter": {"order": 2}}, "drafter: a drafter must be a name or a mapping with 'name'"),
-        ({"gamma": "fixd"}, r"gamma: unknown gamma controller 'fixd'. Did you mean 'fixed'\?"),
-        ({"gamma": 2.5}, "gamma: input should be a valid integer; given 2.5"),
         ({"gamma": -1}, "gamma: input should be greater than or equal to 0 and at most 1000; given -1"),
         ({"lenience": 2}, "lenience: input should be less than or equal to 1 and greater than 0; given 2"),
-        ({"lenience": 0.0}, "lenience: input should be greater than 0 and at most 1; given 0"),
-        ({"rule": "tokn"}, r"rule: unknown rule 'tokn'. Did you mean 'token'"),
         ({"gamma": None}, "a drafter was given without gamma"),
         ({"temperature": -1}, "temperature: input should be greater than or equal to 0; given -1"),
     ],
@@ -139,20 +122,11 @@ def test_an_invalid_value_says_what_is_allowed(target, arguments, said):
     ("arguments", "said"),
     [
         ({"drafter": 3}, "drafter: 3 of type int was given; pass the name of a drafter .*prompt-copy"),
-        ({"drafter": ["prompt-copy"]}, "of type list was given; pass the name of a drafter"),
         ({"drafter": CountingDrafter}, r"the class CountingDrafter was given; pass an object, CountingDrafter\("),
-        ({"drafter": TraceObserver()}, "or a Drafter"),
         ({"gamma": True}, "gamma: True of type bool was given; pass a number, the name of a gamma controller"),
-        ({"gamma": Gamma}, r"pass an object, Gamma\(config\)"),
-        ({"gamma": [4]}, "or a GammaController"),
         ({"lenience": object()}, "or a LenienceController"),
-        ({"rule": SpeculativeSampling}, r"the class SpeculativeSampling was given; pass an object"),
-        (
-            {"rule": 1},
-            r"rule: 1 of type int was given; pass the name of a rule .*or an AcceptanceRule",
-        ),
+        ({"rule": 1}, r"rule: 1 of type int was given; pass the name of a rule .*or an AcceptanceRule"),
         ({"sampling": {"temperature": 0}}, "takes SamplingSettings. Its fields are keyword arguments too: temp"),
-        ({"draft_sampling": 1}, "draft_sampling=1 was given; it takes SamplingSettings"),
         ({"temprature": 0}, r"unknown keyword argument 'temprature'. Did you mean 'temperature'\?"),
         ({"max_new_tokens": 3}, r"unknown keyword argument 'max_new_tokens'.* arguments of generate\(\)"),
     ],
@@ -238,12 +212,9 @@ def test_several_prompts_are_a_batch(target, prompts):
         (b"import", "the prompt is b'import' of type bytes; pass a text"),
         ({"input_ids": [3]}, "has the ids under `input_ids`"),
         ([{"role": "user", "content": "hi"}], "prompt 0 is .*`apply_chat_template`"),
-        (3, "of type int"),
         (None, "of type NoneType"),
         ([[3], 4], "prompt 1 is 4 of type int"),
         ([[3.5]], "of type list"),
-        (torch.tensor([[[3]]]), "of type list"),
-        (["a", None], "prompt 1 is None"),
     ],
     ids=str,
 )

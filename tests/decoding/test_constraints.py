@@ -9,7 +9,6 @@ from collections import Counter
 from functools import lru_cache
 from random import Random
 
-import numpy as np
 import pytest
 import torch
 from tokenizers import Tokenizer, models
@@ -17,7 +16,7 @@ from transformers import PreTrainedTokenizerFast
 
 from specdec_core.decoding.decoder import Decoder
 from specdec_core.decoding.observers import TraceObserver
-from specdec_core.interface import Candidates, ConfigError, DeterministicDrafter, Drafter, DraftSession, TokenTree
+from specdec_core.interface import ConfigError, DeterministicDrafter, TokenTree
 from specdec_core.interface.constraint import Constraint
 from specdec_core.interface.errors import ArgumentError
 from specdec_core.interface.settings import GenerationSettings, SamplingSettings
@@ -30,7 +29,16 @@ from tests.decoding.letters import AB, EOS, PROMPT, SPELLING, VOCAB, A, B, C, ti
 from tests.drafters.hierarchies import hierarchy
 from tests.pairwise import some
 from tests.tiny import tiny_model
-from tests.toys import NO_CONFIG, CountingDrafter, Gamma, SparseDrafter, TableDrafter, target_info
+from tests.toys import (
+    NO_CONFIG,
+    CandidatesDrafter,
+    CountingDrafter,
+    DrawnDrafter,
+    Gamma,
+    SparseDrafter,
+    TableDrafter,
+    target_info,
+)
 
 COUNT = 200
 """Size of a sample; it is doubled up to three times where it fits badly."""
@@ -124,46 +132,11 @@ def sampled(decoder, constraints, seeds, length, size):
     return seen
 
 
-class DrawingDrafter(Drafter):
-    """Draws from a q of its own by `request.draw`: uniform over three tokens."""
-
-    def __init__(self, vocab):
-        super().__init__(NO_CONFIG, target_info(vocab))
-
-    def open(self, session):
-        return DrawingSession()
-
-
-class DrawingSession(DraftSession):
-    def propose(self, request):
-        q = torch.zeros(len(request.budget), VOCAB)
-        q[:, [A, C, AB]] = 1 / 3
-        while request.wants_more():
-            request.draw(q)
-        return request.proposal()
-
-
-class CandidatesDrafter(DrawingDrafter):
-    """Draws from two candidates; where a text can only go on with others, none is legal."""
-
-    def open(self, session):
-        return CandidatesSession()
-
-
-class CandidatesSession(DraftSession):
-    row = Candidates(np.array([A, C]), np.log([0.4, 0.3]))
-
-    def propose(self, request):
-        while request.wants_more():
-            request.sample_candidates([self.row] * len(request.budget))
-        return request.proposal()
-
-
 DRAFTERS = {
     "dense": TableDrafter,
     "point-mass": CountingDrafter,
     "sparse": SparseDrafter,
-    "drawn-from-q": DrawingDrafter,
+    "drawn-from-q": DrawnDrafter,
     "candidates": CandidatesDrafter,
 }
 

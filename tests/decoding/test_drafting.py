@@ -536,16 +536,15 @@ def test_values_beyond_the_draft_are_not_validated():
     assert judged(sparse(poison), lengths=(1,))[1] is None
 
 
-@pytest.mark.parametrize("part", ["ids", "probabilities"])
-def test_a_sparse_q_of_the_wrong_shape_is_an_error(part):
+@pytest.mark.parametrize(
+    ("part", "change", "message"),
+    [
+        ("ids", lambda ids: ids[..., :-1], r"sparse q has ids .* both must be \[1, 2, 'S'\]"),
+        ("probabilities", lambda q: q[..., :-1], r"sparse q has ids .* both must be \[1, 2, 'S'\]"),
+        ("ids", torch.Tensor.float, "ids of sparse q are of dtype float32"),
+    ],
+)
+def test_a_sparse_q_of_the_wrong_shape_or_dtype_is_an_error(part, change, message):
     parts = sparse()
-    parts[part] = parts[part][..., :-1]
-    with pytest.raises(PluginError, match=r"sparse q has ids .* both must be \[1, 2, 'S'\]"):
-        judged(parts)
-
-
-def test_a_sparse_q_with_float_ids_is_an_error():
-    parts = sparse()
-    parts["ids"] = parts["ids"].float()
-    with pytest.raises(PluginError, match=r"ids of sparse q are of dtype float32"):
-        judged(parts)
+    with pytest.raises(PluginError, match=message):
+        judged({**parts, part: change(parts[part])})

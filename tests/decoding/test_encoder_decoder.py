@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from specdec_core.decoding.decoder import Decoder
+from specdec_core.decoding.observers import TraceObserver
 from specdec_core.interface import LAST_HIDDEN, ModelError
 from specdec_core.interface.settings import GenerationSettings, SamplingSettings
 from specdec_core.models import ModelSession, wrap_model
@@ -142,17 +143,11 @@ def test_drafters_see_the_start_token_and_results_leave_it_out(target, answers):
             return super().draft(tokens, budget)
 
     decoder = Decoder(target, Spy(VOCAB), gamma=Gamma(2), sampling=GREEDY, strict=True)
-    reports = []
-    run = decoder.stream([list(SOURCES[0])], GenerationSettings(max_new_tokens=LENGTH, ignore_eos=True))
-    result = None
-    while result is None:
-        try:
-            reports.append(next(run))
-        except StopIteration as end:
-            result = end.value
+    settings = GenerationSettings(max_new_tokens=LENGTH, ignore_eos=True)
+    result = decoder.generate([list(SOURCES[0])], settings, [trace := TraceObserver()])
     assert {tokens[0] for tokens in seen} == {START}
     assert seen[0] == [START]
-    committed = [token for report in reports for token in report.outcome.committed[0]]
+    committed = [token for report in trace.reports for token in report.outcome.committed[0]]
     assert committed == list(result.sequences[0].tokens) == answers[0]
 
 

@@ -116,39 +116,31 @@ def check_layers(loaded, spy, prompts):
     return checked
 
 
-@pytest.mark.parametrize("family", [*FAMILIES, "qwen3_5"])
-def test_the_hidden_state_predicted_the_last_token(family, device):
+@pytest.mark.parametrize(
+    ("family", "row_by_row", "gamma"),
+    [
+        *((family, False, Gamma(3, 0, 2)) for family in (*FAMILIES, "qwen3_5")),
+        ("llama", True, Gamma(3)),
+        ("llama", False, Gamma(6, tree=TokenTree.from_widths((2, 1, 1)))),
+    ],
+)
+def test_the_hidden_state_predicted_the_last_token(family, row_by_row, gamma, device):
+    """Also where the accepted path of a tree moves."""
     loaded = wrap_model((tiny_model(family) if family in FAMILIES else hybrid(family)).to(device))
+    loaded = loaded.row_by_row() if row_by_row else loaded
     argmax, length = SamplingSettings(temperature=0), GenerationSettings(max_new_tokens=16, ignore_eos=True)
     plain = Decoder(loaded, sampling=argmax).generate(PROMPTS, length)
     begin = [[loaded.start_id]] * 3 if loaded.encoder_decoder else PROMPTS
     right = [[*prompt, *row.tokens] for prompt, row in zip(begin, plain.sequences, strict=True)]
     spy = HiddenSpy(loaded.info(), right)
-    metrics = (
-        Decoder(loaded, spy, gamma=Gamma(3, 0, 2), sampling=argmax, strict=True).generate(PROMPTS, length).metrics
-    )
+    metrics = Decoder(loaded, spy, gamma=gamma, sampling=argmax, strict=True).generate(PROMPTS, length).metrics
     assert metrics.accepted > 5
     assert metrics.rejected > 2
     first = spy.seen[0][0]
     assert all(len(tokens) > len(start) for tokens, start in zip(first, begin, strict=True)), (
         "nothing was read yet"
     )
-    assert check_layers(loaded, spy, PROMPTS) == check_hidden(loaded, spy, PROMPTS) > 12
-
-
-@pytest.mark.parametrize("row_by_row", [False, True])
-def test_hidden_states_and_outputs_of_layers_move_with_the_accepted_path_of_a_tree(row_by_row, device):
-    loaded = wrap_model(tiny_model("llama").to(device))
-    argmax, length = SamplingSettings(temperature=0), GenerationSettings(max_new_tokens=16, ignore_eos=True)
-    plain = Decoder(loaded, sampling=argmax).generate(PROMPTS, length)
-    right = [[*prompt, *row.tokens] for prompt, row in zip(PROMPTS, plain.sequences, strict=True)]
-    used = loaded.row_by_row() if row_by_row else loaded
-    spy = HiddenSpy(used.info(), right)
-    gamma = Gamma(3) if row_by_row else Gamma(6, tree=TokenTree.from_widths((2, 1, 1)))
-    metrics = Decoder(used, spy, gamma=gamma, sampling=argmax, strict=True).generate(PROMPTS, length).metrics
-    assert metrics.accepted > 5
-    assert metrics.rejected > 2
-    assert check_layers(used, spy, PROMPTS) == check_hidden(used, spy, PROMPTS) > 9
+    assert check_layers(loaded, spy, PROMPTS) == check_hidden(loaded, spy, PROMPTS) > 9
 
 
 def test_states_of_tokens_that_a_cache_keeps():

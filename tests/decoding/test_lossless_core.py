@@ -56,18 +56,6 @@ def test_every_family_is_lossless(family, device):
     check(decoder, enumerate_continuations(target, SamplingSettings()), 2000)
 
 
-def test_other_settings_for_the_drafter_stay_lossless(target):
-    sampling, drafts = SamplingSettings(temperature=1.3), SamplingSettings(temperature=0.4, top_k=2)
-    decoder = Decoder(target, TableDrafter(VOCAB), gamma=Gamma(3), sampling=sampling, draft_sampling=drafts)
-    check(decoder, enumerate_continuations(target, sampling))
-
-
-def test_greedy_drafts_for_a_sampling_target_stay_lossless(target):
-    drafts = SamplingSettings(temperature=0)
-    decoder = Decoder(target, TableDrafter(VOCAB), gamma=Gamma(3), draft_sampling=drafts)
-    check(decoder, enumerate_continuations(target, SamplingSettings()))
-
-
 @pytest.mark.parametrize("toy", some(TOYS, 2))
 def test_repetition_penalty_sees_the_prefix_of_each_draft_position(target, toy):
     # A prompt of one token: whatever else is penalized is part of the draft.
@@ -90,3 +78,10 @@ def test_stopping_drafts_by_confidence_stays_lossless(target, drafts):
 def test_autoregressive_decoding_is_the_same_loop(target):
     sampling = SETTINGS["temperature-0.7-top-p-0.6"]
     check(Decoder(target, sampling=sampling), enumerate_continuations(target, sampling))
+
+
+@pytest.mark.parametrize("drafts", [{"temperature": 0.4, "top_k": 2}, {"temperature": 0}])
+def test_other_settings_for_the_drafter_stay_lossless(target, drafts):
+    sampling = SamplingSettings(temperature=1.3)
+    made = {"sampling": sampling, "draft_sampling": SamplingSettings(**drafts)}
+    check(Decoder(target, TableDrafter(VOCAB), gamma=Gamma(3), **made), enumerate_continuations(target, sampling))

@@ -9,7 +9,6 @@ import pytest
 from specdec_core.decoding.decoder import Decoder
 from specdec_core.decoding.observers import TraceObserver
 from specdec_core.interface import BestFirstTree, TokenTree
-from specdec_core.interface.errors import PluginWarning
 from specdec_core.interface.settings import GenerationSettings, SamplingSettings
 from specdec_core.testing.harness.toys import Hierarchy
 from specdec_drafters.chain import ChainDrafter
@@ -116,10 +115,3 @@ def test_a_drafter_below_another_is_asked_for_what_it_can_draft(target):
     decoder = Decoder(target, hierarchy, gamma=Gamma(3), strict=True)
     asked_by_step(decoder, [PROMPT, LONG], 8)
     assert short.longest == LIMIT
-
-
-def test_a_limit_that_is_no_number_switches_the_drafter_off(target):
-    decoder = Decoder(target, Short(VOCAB, "many"), gamma=Gamma(3))
-    with pytest.warns(PluginWarning, match="max_length is 'many'; it must be a whole number, or None"):
-        result, _ = asked_by_step(decoder, [PROMPT], 4)
-    assert len(result.sequences[0].tokens) == 4

@@ -45,27 +45,22 @@ def counted(*reports):
     return tally.metrics
 
 
-def test_a_step_is_counted_by_position():
-    # The third of four was rejected.
-    metrics = counted(report(0, (4,), (4,), (2,), (3,)))
-    assert metrics.asked_at == (1, 1, 1, 1)
-    assert metrics.verified_at == (1, 1, 1)
-    assert metrics.accepted_at == (1, 1)
-    assert (metrics.tokens, metrics.drafted, metrics.accepted, metrics.rejected) == (3, 4, 2, 1)
-    assert metrics.alpha == pytest.approx(2 / 3)
-
-
-def test_a_fully_accepted_draft_has_no_rejection():
-    metrics = counted(report(0, (3,), (3,), (3,), (4,)))
-    assert metrics.verified_at == metrics.accepted_at == (1, 1, 1)
-    assert metrics.rejected == 0
-
-
-def test_draft_tokens_after_a_stop_token_were_not_verified():
-    # All four would have been accepted, but the second is a stop token: nothing is committed after it.
-    metrics = counted(report(0, (4,), (4,), (2,), (2,)))
-    assert metrics.verified_at == metrics.accepted_at == (1, 1)
-    assert (metrics.rejected, metrics.drafted, metrics.tokens) == (0, 4, 2)
+@pytest.mark.parametrize(
+    ("accepted", "committed", "verified"),
+    [
+        (2, 3, 3),  # the third was rejected
+        (4, 5, 4),
+        (2, 2, 2),  # the second is a stop token, after which nothing is committed or verified
+    ],
+)
+def test_a_step_is_counted_by_position(accepted, committed, verified):
+    metrics = counted(report(0, (4,), (4,), (accepted,), (committed,)))
+    assert metrics.asked_at == (1,) * 4
+    assert metrics.verified_at == (1,) * verified
+    assert metrics.accepted_at == (1,) * accepted
+    counts = (metrics.tokens, metrics.drafted, metrics.accepted, metrics.rejected)
+    assert counts == (committed, 4, accepted, verified - accepted)
+    assert metrics.alpha == pytest.approx(accepted / verified)
 
 
 def test_ragged_drafts_and_finished_sequences():

@@ -47,8 +47,3 @@ def test_up_to_five_faults_are_reported_at_once(targets):
         "2 more of",
     ]
     assert "2 more of 8 prompts are invalid." in str(caught.value)
-
-
-def test_every_prompt_has_a_name(targets):
-    with pytest.raises(ValueError, match="zip"):
-        check_prompts(targets["gpt2"], [[3], [3]], ["one"])

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from specdec_core.decoding.decoder import Decoder
-from specdec_core.interface import AcceptanceResult, AcceptanceRule, PluginError, RuleConfig
+from specdec_core.interface import AcceptanceRule, PluginError, RuleConfig
 from specdec_core.interface.errors import PluginWarning
 from specdec_core.interface.settings import GenerationSettings, SamplingSettings
 from specdec_core.testing.harness.enumeration import sampled
@@ -46,11 +46,7 @@ WRONG = {
         lambda answer, proposal: replace(answer, accepted=answer.accepted[:1]),
         "accepted is torch.int64 of shape",
     ),
-    "dtype": (
-        lambda answer, proposal: replace(answer, token=answer.token.float()),
-        "torch.float32 of shape",
-    ),
-    "list": (lambda answer, proposal: replace(answer, token=answer.token.tolist()), "token is a list"),
+    "dtype": (lambda answer, proposal: replace(answer, token=answer.token.float()), "torch.float32 of shape"),
     "too many": (
         lambda answer, proposal: replace(answer, accepted=answer.accepted + 4),
         r"[4-7] of [0-3] draft",
@@ -71,10 +67,6 @@ WRONG = {
     "unsound": (
         lambda answer, proposal: replace(answer, sound=answer.sound & False),
         "sound is False although the target's distribution is one",
-    ),
-    "flat deviation": (
-        lambda answer, proposal: replace(answer, deviation=torch.zeros(len(answer.token))),
-        r"deviation is torch.float32 of shape \[2\].*of shape \[2, 3\]",
     ),
 }
 
@@ -132,11 +124,3 @@ def test_a_rule_may_answer_for_no_draft_at_all(target):
     )
     assert empty.calls == 8
     assert result.metrics.accepted == 0
-
-
-def test_an_answer_of_the_rule_is_taken(target):
-    def nothing(answer, proposal):
-        return AcceptanceResult(torch.zeros_like(answer.accepted), answer.token, answer.sound)
-
-    result = decoder(target, Changed(nothing), SAMPLED, strict=True).generate(PROMPTS, SETTINGS)
-    assert result.metrics.accepted <= 6

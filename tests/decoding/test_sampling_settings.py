@@ -131,14 +131,8 @@ def test_bad_words_are_tokenized_with_and_without_a_space():
         ({"bad_words": ["word"]}, {}, "bad_words: 'word' was given, but the target has no tokenizer"),
         ({"bad_words": [[3, VOCAB]]}, {}, f"bad_words: token id {VOCAB}"),
         ({"logit_bias": {VOCAB: 1.0}}, {}, f"logit_bias: token id {VOCAB}"),
-        ({"logit_bias": {1: 101.0}}, {}, "less than or equal to 100|at most 100"),
         ({}, {"min_new_tokens": 5, "max_new_tokens": 4}, r"min_new_tokens: 5 is more than max_new_tokens \(4\)"),
         ({}, {"min_new_tokens": 5, "constraint": {"regex": "a"}}, "a constraint says where a text ends"),
-        (
-            {},
-            {"presence_penalty": 1.0},
-            r"'presence_penalty'. Temperature and the like are arguments of Decoder\(\)",
-        ),
     ],
 )
 def test_what_is_refused(target, sampling, generation, message):

@@ -7,7 +7,6 @@ from html import unescape
 from itertools import accumulate
 
 import pytest
-import torch
 
 from specdec_core.decoding import verification_record
 from specdec_core.decoding.decoder import Decoder
@@ -228,18 +227,3 @@ def test_what_was_recorded_is_no_part_of_the_time(target, monkeypatch):
     # Two more readings of the clock, of which the first ends what belongs to the step.
     assert {one.step_seconds for one in trace.reports} == {4.0}
     assert {one.step_seconds for one in plain.reports} == {3.0}
-
-
-def test_the_distribution_after_a_rejection_is_the_residual(target):
-    """For lines, from p and q of the rejected token."""
-    trace, found_any = traced(target), False
-    for *_, found in rows_of(trace):
-        if found.tests and not found.tests[-1].accepted:
-            p, q = torch.zeros(VOCAB), torch.zeros(VOCAB)
-            for token, share, of_q in found.tests[-1].top:
-                p[token], q[token] = share, of_q
-            weights = (p - q).clamp(min=0)
-            for token, share in found.top:
-                assert share == pytest.approx(float(weights[token] / weights.sum()), abs=1e-6)
-            found_any = True
-    assert found_any

@@ -16,18 +16,3 @@ def test_a_session_that_commits_must_be_able_to_roll_back():
 
             def commit(self, outcome):
                 pass
-
-
-def test_a_session_may_inherit_its_rollback():
-    class Base(DraftSession):
-        def propose(self, request):
-            raise NotImplementedError
-
-        def rollback(self, lengths):
-            pass
-
-    class Committing(Base):
-        def commit(self, outcome):
-            pass
-
-    assert Committing.rollback is Base.rollback
