@@ -68,8 +68,8 @@ class Run(RunSettings):
         """Hash the name: settings may hold mappings, which have no hash."""
         return hash(self.name)
 
-    def resolved(self) -> dict[str, Any]:
-        """Return all settings, including defaults, as plain data."""
+    def resolved(self, *, defaults: bool = True) -> dict[str, Any]:
+        """Return all settings as plain data, by default including those that have their default."""
         parts = {
             "drafter": self.drafter,
             "gamma": self.gamma,
@@ -78,7 +78,8 @@ class Run(RunSettings):
         }
         if self.rule is not None:  # results of runs without one stay as they were
             parts["rule"] = self.rule
-        settings = {key: part and part.model_dump(mode="json") for key, part in parts.items()}
+        how: dict[str, Any] = {"mode": "json", "exclude_defaults": not defaults}
+        settings = {key: part and part.model_dump(**how) for key, part in parts.items()}
         width = {} if self.draft_beams is None else {"draft_beams": self.draft_beams}
         engine = {} if self.engine is None else {"engine": self.engine.model_dump(mode="json")}
         return {"name": self.name, **settings, **width, **engine}

@@ -38,7 +38,7 @@ def study_provenance(study: Study, device: str, registry: Registry) -> dict[str,
 
     Only `plugins`, the code of each run by its name, may differ: runs whose plugins have changed are run again.
     """
-    runs = [_deciding(run) for run in study.runs]
+    runs = [_deciding(run, defaults=True) for run in study.runs]
     tasks = [task.resolved() for task in study.tasks]
     if study.config.batch_size == 1:  # groups then decide nothing but what is reported
         for task in tasks:
@@ -53,7 +53,7 @@ def study_provenance(study: Study, device: str, registry: Registry) -> dict[str,
             {**resolved, "texts": texts, **warmup, "runs": [run.name for run in task.runs]}
             for resolved, texts, warmup, task in zip(tasks, prompts, warmups, study.tasks, strict=True)
         ],
-        "runs": [_given(run) for run in study.runs],
+        "runs": [_deciding(run, defaults=False) for run in study.runs],  # those of a plugin belong to its code
         # Prompt files are not among them: only their texts count.
         "files": fingerprint_files([runs, [task["target"] for task in tasks]], study.folder),
         # The order changes what a warm cache or a slowing machine does to a run.
@@ -64,20 +64,9 @@ def study_provenance(study: Study, device: str, registry: Registry) -> dict[str,
     }
 
 
-def _deciding(run: Run) -> dict[str, Any]:
+def _deciding(run: Run, *, defaults: bool) -> dict[str, Any]:
     """Return the settings of a run that may change a result; a server may move."""
-    return run.resolved() | ({} if run.engine is None else {"engine": run.engine.decides()})
-
-
-def _given(run: Run) -> dict[str, Any]:
-    """Return the same without the defaults of its plugins, which belong to their code."""
-    parts = {kind: getattr(run, kind, None) for kind in get_args(PluginKind)}
-    given = {
-        kind: config.model_dump(mode="json", exclude_defaults=True)
-        for kind, config in parts.items()
-        if config is not None
-    }
-    return _deciding(run) | given
+    return run.resolved(defaults=defaults) | ({} if run.engine is None else {"engine": run.engine.decides()})
 
 
 def _fingerprint(prompts: Sequence[PromptText], task: Task) -> dict[str, Any]:
