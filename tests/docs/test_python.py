@@ -72,9 +72,10 @@ def test_every_quoted_file_is_run_by_a_test():
     assert not [name for name in names if name not in text]
 
 
-def test_the_short_example_prints_what_is_shown(capsys):
-    runpy.run_path(str(EXAMPLES / "own_drafter.py"), run_name="__main__")
-    shown = [each.text for each in outputs() if each.language == "python docs/examples/own_drafter.py"]
+@pytest.mark.parametrize("file", ["own_drafter.py", pytest.param("user_ngrams.py", marks=pytest.mark.slow)])
+def test_an_example_prints_what_is_shown(capsys, file):
+    runpy.run_path(str(EXAMPLES / file), run_name="__main__")
+    shown = [each.text for each in outputs() if each.language == f"python docs/examples/{file}"]
     assert [capsys.readouterr().out.strip("\n")] == shown
 
 
@@ -114,13 +115,6 @@ def test_the_proposers_of_the_page_on_serving_draft_in_vllm():
         runner.add("a", [1, 2, 3, 4, 1, 2], [3])
         runner.step(["a"])
         assert runner.asked[0].draft == expected
-
-
-@pytest.mark.slow
-def test_the_example_of_the_page_on_state_prints_what_is_shown(capsys):
-    runpy.run_path(str(EXAMPLES / "user_ngrams.py"), run_name="__main__")
-    shown = [each.text for each in outputs() if "user_ngrams.py" in each.language]
-    assert [capsys.readouterr().out.strip("\n")] == shown
 
 
 @pytest.mark.slow

@@ -24,11 +24,9 @@ def test_pages_state_the_values_of_the_data_files():
     [
         ("a.md", "The built-in target as it ships, which has\n11 million parameters.", "11 million"),
         ("a.md", "| `builtin:target` | a model with 10 million parameters |", "10 million"),
-        ("a.md", "- `builtin:target`: a model with 10 million parameters", "10 million"),
         ("a.md", "`builtin:drafter` has 0.9 million parameters.", "0.9 million"),
         ("random.md", "so that c is 0.7 with the built-in\ntarget", "0.7"),
         ("other.md", "so that c is 0.7 with the built-in\ntarget", None),
-        ("a.md", "| `builtin:target` | a model |\n\nA target with 116 million parameters", None),
         ("a.md", "It inflates the built-in target to 112 million parameters.", None),
     ],
 )

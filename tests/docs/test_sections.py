@@ -31,10 +31,6 @@ def test_a_summary_is_the_first_sentence(content, sentence):
     assert sections.summary(content) == sentence
 
 
-def test_a_summary_as_text_has_no_markup():
-    assert sections.plain("a &lt; <code>b</code>") == "a < b"
-
-
 def test_an_index_page_lists_pages_and_the_sections_inside():
     def page(title, url):
         return SimpleNamespace(
