@@ -1,7 +1,5 @@
 """Acceptance by position, and verification that is not flat."""
 
-import math
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -79,15 +77,10 @@ def test_verification_that_is_said_for_every_k():
 @pytest.mark.parametrize(
     ("call", "said"),
     [
-        (lambda: expected_tokens_by_position([], 1), "rates must hold at least one number; given none"),
         (lambda: expected_tokens_by_position([0.5, 1.2], 1), r"rates\[1\] must be in \[0, 1\]; given 1.2"),
-        (lambda: expected_tokens_by_position([0.5], 1.5), "gamma must be a whole number, at least 0; given 1.5"),
         (lambda: improvement_at_cost([0.5], 2, [1, 2]), "gamma must be at most 1, the longest draft with a"),
-        (lambda: best_gamma([0.5], []), "seconds must hold at least one number"),
         (lambda: best_gamma([0.1], [1.0, 0.0]), r"seconds\[1\] must be a finite number, above 0; given 0.0"),
-        (lambda: best_gamma([0.1], [math.nan]), r"seconds\[0\] must be a finite number, above 0; given nan"),
         (lambda: step_seconds(-1, 2), "c must be a finite number, at least 0; given -1"),
-        (lambda: step_seconds(0.1, 2, [1, 0]), r"verify\[1\] must be a finite number, above 0; given 0"),
         (lambda: step_seconds(0.1, 2, {1: 2.0}), r"verify must include T\(0\)"),
         (lambda: step_seconds(0.1, 2, {0: 1.0, -1: 2.0}), "each k in verify must be a whole"),
     ],
@@ -95,8 +88,3 @@ def test_verification_that_is_said_for_every_k():
 def test_what_is_not_allowed_is_said(call, said):
     with pytest.raises(ValueError, match=f"^{said}"):
         call()
-
-
-@pytest.mark.parametrize("zero", [0, 0.0])
-def test_a_rate_of_0_is_allowed(zero):
-    assert expected_tokens_by_position([zero, 0.5], 3) == 1

@@ -13,11 +13,8 @@ from pydantic import ValidationError
 from specdec_core.interface import BatchInfo, Outcome, StepReport
 from specdec_core.interface.controllers import FixedGamma, FixedGammaConfig
 from specdec_plugins.gamma.cost_aware import (
-    AcceptanceByPosition,
     CostAwareGamma,
     CostAwareGammaConfig,
-    CostEstimates,
-    _isotonic,
 )
 from tests.plugins.cost_aware_simulation import Drafter, Machine, Simulation, by_position, changing, constant
 
@@ -118,41 +115,6 @@ def test_what_learning_costs_in_512_tokens(drafter, machine, state):
     best, plain = shares(drafter, machine, state, tokens=64, batches=8, seeds=6)
     assert best >= 0.88
     assert plain >= 0.96
-
-
-def test_acceptance_by_position():
-    """As many as one likes of each outcome, so that what is taken for granted at the beginning weighs nothing."""
-    known = AcceptanceByPosition(4, decay_steps=1e9)
-    for _ in range(10_000):
-        known.learn(gamma=3, accepted=3, committed=4)
-        known.learn(gamma=3, accepted=1, committed=2)  # the second was refused
-        known.learn(gamma=2, accepted=1, committed=2)  # there was no second
-        known.learn(gamma=3, accepted=2, committed=2)  # the row ended before the third was judged
-        known.learn(gamma=1, accepted=0, committed=1)
-        known.learn(gamma=3, accepted=0, committed=0)  # the row had ended before the step
-    # The first: four of five. The second: two of four that asked for it. The third: always. The fourth: unseen.
-    assert known.tokens() == pytest.approx([1, 1.8, 2.2, 2.6, 3.0], abs=1e-3)
-    assert known.tokens(extra=10_000)[1] == pytest.approx(1 + 50 / 60, abs=1e-3)
-
-
-def test_seconds_of_lengths():
-    """Seconds in units of a plain step, on a line between what was measured, whatever the load is."""
-    known = CostEstimates(CostAwareGammaConfig(max_gamma=6, decay_steps=1e9))
-    assert not known.known
-    known.learn(0, 0.1, 0.0)
-    for load in (1.0, 1.2, 1.4, 1.2, 1.0) * 40:
-        for kind, cost in ((0, 1.0), (1 + 2, 1.4), (1 + 4, 2.0)):
-            known.pass_step(gamma=kind and 6, longest=6 if kind else 0)
-            known.learn(kind, 0.1 * cost * load, 0.02 * (kind - 1) * load if kind else 0.0)
-    expected, least = known.expected()
-    assert [cost / expected[0] for cost in expected] == pytest.approx([1, 1.2, 1.4, 1.7, 2, 2.25, 2.5], rel=0.03)
-    assert all(low <= cost for low, cost in zip(least, expected, strict=True))
-    assert known.longest == 4
-
-
-def test_costs_that_fall_with_the_length_are_averaged_as_often_as_they_were_seen():
-    assert _isotonic([1.0, 3.0, 2.0, 2.5], [5.0, 1.0, 3.0, 1.0]) == [1, 2.25, 2.25, 2.5]
-    assert _isotonic([4.0, 3.0, 1.0], [1.0, 1.0, 2.0]) == [2.25] * 3  # 3.5 of two steps, and 1 of two
 
 
 def asked_by(simulation: Simulation, made: CostAwareGamma, tokens: int) -> list[int]:

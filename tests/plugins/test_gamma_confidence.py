@@ -39,13 +39,6 @@ def test_a_fixed_threshold_stays():
     assert list(session.keep_drafting([0.29])) == [False]
 
 
-@pytest.mark.parametrize(("threshold", "least"), [(0.0, 1.0), (1.0, 1.0)])
-def test_thresholds_at_the_ends(threshold, least):
-    session = opened(threshold=threshold)
-    assert list(session.keep_drafting([1.0])) == [True]
-    assert list(session.keep_drafting([0.99])) == [threshold == 0]
-
-
 # How a token's acceptance depends on its confidence, and how confident the drafter is.
 ACCEPTANCE = {
     "honest": lambda q: q,

@@ -2,39 +2,16 @@
 
 from __future__ import annotations
 
-import itertools
-import math
-
 import pytest
 
-from specdec_core.theory.speed import optimal_gamma, walltime_improvement
-from specdec_plugins.gamma.running_average import RunningAverageGamma, RunningAverageGammaConfig, improvement_slope
+from specdec_core.theory.speed import optimal_gamma
+from specdec_plugins.gamma.running_average import RunningAverageGamma, RunningAverageGammaConfig
 from tests.plugins.gamma_simulation import batch_info, decode, report
-
-ALPHAS = (0.0, 1e-6, 0.1, 0.5, 0.9, 0.999, 1 - 1e-9, 1.0)
-COSTS = (0.0, 0.01, 0.2, 1.0, 3.0)
 
 
 def opened(rows=1, **settings):
     controller = RunningAverageGamma(RunningAverageGammaConfig(**settings))
     return controller.open(batch_info(controller, rows))
-
-
-@pytest.mark.parametrize("alpha", ALPHAS)
-@pytest.mark.parametrize("c", COSTS)
-def test_the_derivative_is_that_of_the_improvement(alpha, c):
-    for gamma in (0.5, 1.0, 3.7, 16.0):
-        h = 1e-5
-        ahead, behind = (walltime_improvement(alpha, gamma + d, c) for d in (h, -h))
-        assert improvement_slope(alpha, gamma, c) == pytest.approx((ahead - behind) / (2 * h), rel=1e-5, abs=1e-8)
-
-
-@pytest.mark.parametrize(("alpha", "c"), list(itertools.product(ALPHAS, COSTS)))
-def test_the_slope_changes_its_sign_once_at_most(alpha, c):
-    signs = [
-        math.copysign(1, s) for s in (improvement_slope(alpha, n / 10, c) for n in range(600)) if abs(s) > 1e-12
-    ]
-    assert signs == sorted(signs, reverse=True)
 
 
 @pytest.mark.parametrize("initial", [1, 16])

@@ -61,19 +61,15 @@ def deviations(rule, pair, form="dense"):
 
 
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("name", ["block", "rejection"])  # of `token`, tests/verification has every position
-def test_lossless_rules_give_the_targets_distribution(name, form):
-    require_lossless(LOSSLESS[name], form, QUICK)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("name", LOSSLESS)
-def test_lossless_rules_give_the_targets_distribution_for_larger_models(name, form):
-    require_lossless(LOSSLESS[name], form, range(len(SIZES)))
-
-
-def require_lossless(rule, form, seeds):
+@pytest.mark.parametrize(
+    ("name", "seeds"),
+    [  # of `token`, tests/verification has every position
+        *((name, QUICK) for name in ("block", "rejection")),
+        *(pytest.param(name, range(len(SIZES)), marks=pytest.mark.slow) for name in LOSSLESS),
+    ],
+)
+def test_lossless_rules_give_the_targets_distribution(name, seeds, form):
+    rule = LOSSLESS[name]
     for seed in seeds:
         step = step_of(models(*SIZES[seed], seed), form)
         answer = rule.sample(step.proposal, step.p, None, step.uniforms)
@@ -222,26 +218,23 @@ def expected(target):
     return enumerate_continuations(target, HARD, length=4)
 
 
-def p_of_decoding(target, expected, drafter, rule, count):
-    """Decode batches whose drafts differ in length, and end where a token that was drafted is improbable."""
+@pytest.mark.parametrize("rule", ["block", "rejection"])
+@pytest.mark.parametrize(
+    ("who", "count"),
+    [
+        *((who, 2400) for who in ("table", "copy-recent")),
+        *(
+            pytest.param(who, 20_000, marks=pytest.mark.slow)
+            for who in ("table", "copy-recent", "trigram", "transformer")
+        ),
+    ],
+)
+def test_decoding_is_lossless(target, expected, tmp_path, rule, who, count):
+    """Drafts differ in length, and end where a token that was drafted is improbable."""
+    drafter = TableDrafter(VOCAB) if who == "table" else Catalogue(target, tmp_path).make(who)
     gamma = Gamma(3, 0, 2, stop_below=0.2)
     decoder = Decoder(target, drafter, gamma=gamma, sampling=HARD, rule=rule, strict=True)
-    return doubled_p_value(decoder, expected, count, length=4)
-
-
-@pytest.mark.parametrize("rule", ["block", "rejection"])
-@pytest.mark.parametrize("who", ["table", "copy-recent"])
-def test_decoding_is_lossless(target, expected, tmp_path, rule, who):
-    drafter = TableDrafter(VOCAB) if who == "table" else Catalogue(target, tmp_path).make(who)
-    assert p_of_decoding(target, expected, drafter, rule, 2400) > 1e-4
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("rule", ["block", "rejection"])
-@pytest.mark.parametrize("who", ["table", "copy-recent", "trigram", "transformer"])
-def test_decoding_is_lossless_in_a_large_sample(target, expected, tmp_path, rule, who):
-    drafter = TableDrafter(VOCAB) if who == "table" else Catalogue(target, tmp_path).make(who)
-    assert p_of_decoding(target, expected, drafter, rule, 20_000) > 1e-4
+    assert doubled_p_value(decoder, expected, count, length=4) > 1e-4
 
 
 @pytest.mark.parametrize("rule", ["typical", "top-k"])

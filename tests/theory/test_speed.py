@@ -115,13 +115,6 @@ def test_out_of_range_is_refused_by_name(alpha, gamma, c, name):
         operations_increase(alpha, gamma, c)
 
 
-@pytest.mark.parametrize("function", [improves, optimal_gamma])
-@pytest.mark.parametrize(("alpha", "c", "name"), [(2, 0.1, "alpha"), (math.nan, 0.1, "alpha"), (0.5, -1, "c")])
-def test_every_function_of_alpha_and_c_refuses_by_name(function, alpha, c, name):
-    with pytest.raises(ValueError, match=f"^{name} must be"):
-        function(alpha, c)
-
-
 @pytest.mark.parametrize("most", [-1, 2.5, math.nan, math.inf])
 def test_a_limit_is_a_whole_number(most):
     with pytest.raises(ValueError, match=r"^max_gamma must be a whole number, at least 0; given"):
