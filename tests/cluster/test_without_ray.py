@@ -38,12 +38,9 @@ def no_ray(monkeypatch):
     ("arguments", "address"),
     [
         (["STUDY", "--ray"], "auto"),
-        (["--ray", "STUDY"], "auto"),
         (["STUDY", "--ray", "--quiet"], "auto"),
         (["STUDY", "--ray", "local"], "local"),
         (["--ray", "ray://head:10001", "STUDY"], "ray://head:10001"),
-        (["STUDY", "--ray", "10.0.0.1:6379"], "10.0.0.1:6379"),
-        (["STUDY", "--ray=nonsense"], "nonsense"),
     ],
 )
 def test_the_address_may_be_left_out(study, monkeypatch, arguments, address):

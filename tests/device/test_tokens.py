@@ -105,9 +105,13 @@ def test_beams(device, family, who, beams):
 
 
 @pytest.mark.parametrize(
-    ("places", "gamma", "sampling"), pairwise(ACROSS, ("fixed", "tree", "confidence"), ("greedy", "temperature-1"))
+    ("places", "gamma", "sampling", "beams"),
+    [
+        *((*one, 1) for one in pairwise(ACROSS, ("fixed", "tree", "confidence"), ("greedy", "temperature-1"))),
+        *((places, "fixed", "greedy", 2) for places in ACROSS),
+    ],
 )
-def test_target_and_drafter_on_different_devices(places, gamma, sampling):
+def test_target_and_drafter_on_different_devices(places, gamma, sampling, beams):
     if "cuda:1" in places and torch.cuda.device_count() < 2:
         pytest.skip("needs two GPUs")
 
@@ -115,20 +119,9 @@ def test_target_and_drafter_on_different_devices(places, gamma, sampling):
         made = Decoder(
             target_on(target), model_drafter(drafter), gamma=gamma_of(gamma), sampling=SETTINGS[sampling]
         )
-        return decode(made)
+        return decode(made, beams=beams)
 
     assert tokens(*places) == tokens("cpu", "cpu")
-
-
-@pytest.mark.parametrize("places", ACROSS)
-def test_beams_with_target_and_drafter_on_different_devices(places):
-    if "cuda:1" in places and torch.cuda.device_count() < 2:
-        pytest.skip("needs two GPUs")
-    texts = [
-        decode(Decoder(target_on(target), model_drafter(drafter), gamma=3, temperature=0), beams=2)
-        for target, drafter in (places, ("cpu", "cpu"))
-    ]
-    assert texts[0] == texts[1]
 
 
 @pytest.mark.parametrize(

@@ -99,24 +99,26 @@ def test_a_hook_may_announce_nothing(site):
     assert states(Registry()) == {}
 
 
-def test_two_plugins_of_one_name_are_an_error_when_the_name_is_used(toys):
+SOLO = ONE.replace('"twin"', '"solo"').replace("DrafterConfig)", 'DrafterConfig, aliases=("twin",))')
+
+
+@pytest.mark.parametrize(("name", "source"), [("twin", ONE), ("solo", SOLO)], ids=["names", "an alias"])
+def test_two_plugins_of_one_name_are_an_error_when_the_name_is_used(toys, name, source):
     toys.install("dist-a", "twin_a", ONE)
-    toys.install("dist-b", "twin_b", ONE, version="2.0")
+    toys.install("dist-b", "twin_b", source, version="2.0")
     registry = Registry()
     both = states(registry)
-    assert both["dist-a", "twin"][0] == both["dist-b", "twin"][0] == "conflict"
+    assert both["dist-a", "twin"][0] == both["dist-b", name][0] == "conflict"
+    assert "'twin' is claimed by dist-a 1.0" in both["dist-b", name][1]
     assert "twin" not in registry.names("drafter")
     with pytest.raises(PluginError, match=r"'twin' is claimed by dist-a 1\.0 .* and dist-b 2\.0 .*Uninstall one"):
         registry.spec("drafter", "twin")
-    assert registry.spec("drafter", "echo").name == "echo"
+    other = "echo" if name == "twin" else name
+    assert registry.spec("drafter", other).name == other
 
 
 def test_a_plugin_answers_to_its_aliases(toys):
-    toys.install(
-        "dist-a",
-        "alias_plugin",
-        ONE.replace('"twin"', '"solo"').replace("DrafterConfig)", 'DrafterConfig, aliases=("lonely",))'),
-    )
+    toys.install("dist-a", "alias_plugin", SOLO.replace('("twin",)', '("lonely",)'))
     registry = Registry()
     assert registry.spec("drafter", "lonely") is registry.spec("drafter", "solo")
     assert "solo" in registry.names("drafter")
@@ -124,24 +126,6 @@ def test_a_plugin_answers_to_its_aliases(toys):
     assert [record.aliases for record in registry.records() if record.name == "solo"] == [("lonely",)]
     with pytest.raises(PluginError, match=r"Did you mean 'lonely'.*Available: absent, echo, single, solo\."):
         registry.spec("drafter", "lonley")
-
-
-def test_an_alias_that_is_another_plugins_name_is_a_conflict(toys):
-    toys.install("dist-a", "twin_a", ONE)
-    toys.install(
-        "dist-b",
-        "alias_plugin",
-        ONE.replace('"twin"', '"solo"').replace("DrafterConfig)", 'DrafterConfig, aliases=("twin",))'),
-        version="2.0",
-    )
-    registry = Registry()
-    both = states(registry)
-    for found in (both["dist-a", "twin"], both["dist-b", "solo"]):
-        assert found[0] == "conflict"
-        assert "'twin' is claimed by dist-a 1.0" in found[1]
-    with pytest.raises(PluginError, match=r"'twin' is claimed by dist-a 1\.0 .* and dist-b 2\.0 .*Uninstall one"):
-        registry.spec("drafter", "twin")
-    assert registry.spec("drafter", "solo").name == "solo"
 
 
 def test_the_allow_list_resolves_a_conflict(toys, monkeypatch):

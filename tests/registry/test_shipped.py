@@ -84,13 +84,6 @@ def test_what_is_no_reference_is_left_to_others(files, path):
     assert shipped_file(path, "model", "generation_config.json") is None
 
 
-def test_a_file_with_a_colon_in_its_name_is_a_file(files, tmp_path):
-    (tmp_path / "toyz:tiny").mkdir()
-    assert model_folder("toyz:tiny", tmp_path) == tmp_path / "toyz:tiny"
-    with pytest.raises(ModelError, match="no such file or folder; unknown collection of models 'toyz'"):
-        model_folder("toyz:tiny", tmp_path / "elsewhere")
-
-
 @pytest.mark.parametrize(("key", "value"), [("target", "bultin:target"), ("prompts", "{file: bultin:heldout}")])
 def test_a_misspelt_reference_is_seen_before_anything_is_loaded(tmp_path, key, value):
     study = tmp_path / "study.yaml"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
@@ -15,12 +16,11 @@ from specdec_core.testing import CheckFailure
 from specdec_core.testing.harness import enumeration
 from specdec_core.testing.harness.enumeration import continuations, require_distribution
 from specdec_core.testing.harness.state import changed_globals, global_state, restored_globals
-from specdec_core.testing.harness.statistics import chi_square, farthest, p_of_groups, p_of_sequences
+from specdec_core.testing.harness.statistics import chi_square, p_of_groups, p_of_sequences
 from specdec_core.testing.harness.tiny_target import (
     EOS,
     PROMPT,
     discard_modified,
-    tiny_loaded_model,
     tiny_target,
     uncached_logits,
 )
@@ -46,11 +46,6 @@ class TestStatistics:
     def test_an_impossible_sequence_is_not_accepted(self):
         assert p_of_sequences({(0,): 500, (1,): 499, (2,): 1}, {(0,): 0.5, (1,): 0.5}) == 0
 
-    def test_the_largest_deviation_is_named(self):
-        expected = {(0, 0): 0.25, (0, 1): 0.25, (1,): 0.5}
-        assert farthest({(0, 0): 400, (0, 1): 100, (1,): 500}, expected)[0] in ((0, 0), (0, 1))
-        assert farthest({(0, 0): 100, (0, 1): 100, (1,): 800}, expected) == ((0,), 200, 500)
-
 
 class TestRequireDistribution:
     """A sample that fits ends the test early; one that does not is enlarged until it is certain."""
@@ -73,21 +68,16 @@ class TestRequireDistribution:
 
         return replace
 
-    def test_a_sample_that_fits_is_not_enlarged(self, drawn):
-        sizes = drawn(0.5)
-        require_distribution(None, self.EXPECTED, "here", batch=100, min_count=400, max_count=6400)
-        assert sizes == [400]
-
-    def test_a_deviation_that_needs_a_large_sample_is_seen(self, drawn):
-        sizes = drawn(0.54)
-        with pytest.raises(CheckFailure, match=r"decoded 6400 continuations of up to 1 tokens here"):
-            require_distribution(None, self.EXPECTED, "here", batch=100, min_count=400, max_count=6400)
-        assert sizes == [400, 400, 800, 1600, 3200]
-
-    def test_it_ends_at_the_largest_sample(self, drawn):
-        sizes = drawn(0.535)
-        require_distribution(None, self.EXPECTED, "here", batch=100, min_count=400, max_count=3200)
-        assert sum(sizes) == 3200
+    @pytest.mark.parametrize(
+        ("p", "most", "expected"),
+        [(0.5, 6400, 1), (0.54, 6400, 5), (0.535, 3200, 4)],
+        ids=["fits", "not", "at the end"],
+    )
+    def test_a_sample_is_enlarged_until_it_is_certain(self, drawn, p, most, expected):
+        sizes = drawn(p)
+        with pytest.raises(CheckFailure, match="6400 continuations") if p == 0.54 else nullcontext():
+            require_distribution(None, self.EXPECTED, "here", batch=100, min_count=400, max_count=most)
+        assert sizes == [400, 400, 800, 1600, 3200][:expected]
 
 
 @pytest.mark.parametrize("encoder_decoder", [False, True])
@@ -109,11 +99,6 @@ def test_probabilities_are_products_over_tokens(encoder_decoder):
 
 
 class TestATinyTarget:
-    def test_leaves_global_random_state_alone(self):
-        before = global_state()
-        tiny_loaded_model(seed=3)
-        assert changed_globals(before) == []
-
     def test_is_neither_certain_nor_uniform(self):
         p = torch.softmax(uncached_logits(tiny_target().loaded, [PROMPT])[0, -1], dim=-1)
         assert 0.01 < float(p.min()) < float(p.max()) < 0.9

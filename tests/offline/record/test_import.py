@@ -76,11 +76,8 @@ def test_groups_are_those_of_the_lines(read):
     [
         ("{", "Invalid JSON"),
         ({**PLAIN, "prompt": "a b"}, "prompt: "),
-        ({**PLAIN, "tokens": []}, "log-probabilities"),
         ({**PLAIN, "tokens": [3, 9]}, "below 9"),
-        ({**PLAIN, "tokens": [3]}, "1 tokens and 2 log-probabilities"),
         ({**PLAIN, "logprobs": [-1, 0.5]}, r"logprobs\.1: "),
-        ({**PLAIN, "choices": []}, "choices: "),
         ({**PLAIN, "tokens": [3] * 9, "logprobs": [-1] * 9}, "the length limit is 8"),
     ],
 )

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import errno
-import os
-
 import pytest
 
 from specdec_core.decoding.decoder import Decoder
@@ -211,22 +208,3 @@ def test_a_task_without_a_part_learns_what_differs(study, model_folder, tmp_path
     other = study_of(model_folder, tasks=[task])
     with pytest.raises(ConfigError, match=message):
         part_for(record, other.tasks[0])
-
-
-def test_a_full_disk_is_said_and_what_is_stored_stays(study, tmp_path, monkeypatch):
-    count, fsync = [], os.fsync
-
-    def full(descriptor):
-        count.append(descriptor)
-        if len(count) > 1:
-            raise OSError(errno.ENOSPC, "No space left on device")
-        fsync(descriptor)
-
-    monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(ConfigError, match=r"cannot be written: .*No space left on device"):
-        record_study(study, tmp_path / "r", Watcher(), OPTIONS)
-    monkeypatch.undo()
-    assert sum(map(len, read_record(tmp_path / "r").parts)) >= 3
-    record_study(study, tmp_path / "whole", Watcher(), OPTIONS)
-    record_study(study, tmp_path / "r", Watcher(), OPTIONS)
-    assert files(tmp_path / "r") == files(tmp_path / "whole")

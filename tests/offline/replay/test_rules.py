@@ -50,18 +50,9 @@ def texts_with_p(sampling: str, k: int = VOCAB) -> tuple[list[RecordedText], np.
     return all_texts(target(), SAMPLINGS[sampling], top_k=k)
 
 
+@pytest.mark.parametrize("gammas", [(3,), pytest.param((0, 1, 2, 4), marks=pytest.mark.slow)])
 @pytest.mark.parametrize(("rule", "case", "sampling"), some(ROWS, 4))
-def test_expected_counts_equal_enumeration(rule: str, case: str, sampling: str) -> None:
-    _require_enumerated(rule, case, sampling, (3,))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("rule", "case", "sampling"), ROWS)
-def test_expected_counts_equal_enumeration_for_short_and_long_drafts(rule: str, case: str, sampling: str) -> None:
-    _require_enumerated(rule, case, sampling, (0, 1, 2, 4))
-
-
-def _require_enumerated(rule: str, case: str, sampling: str, gammas: Sequence[int]) -> None:
+def test_expected_counts_equal_enumeration(rule: str, case: str, sampling: str, gammas: Sequence[int]) -> None:
     own = CASES[case](SAMPLINGS[sampling])
     texts, weights = texts_with_p(sampling)
     acceptance = replayed(target(), texts, SAMPLINGS[sampling], own.drafter, batch_size=16).acceptance()
