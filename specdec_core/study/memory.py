@@ -131,7 +131,11 @@ def _sizes(settings: ModelSettings, outline: ModelOutline, device: torch.device)
     elif settings.packed is True or (settings.packed == "auto" and device.type == "cpu"):
         size *= 2  # packed weights are a second copy
     text = model.config.get_text_config(decoder=True)
+    if not hasattr(text, "num_attention_heads"):
+        return size, 0  # its layers are recurrent: their states do not grow
     layers = getattr(text, "num_decoder_layers", None) or text.num_hidden_layers
+    if types := getattr(text, "layer_types", None):
+        layers = sum("attention" in kind or "hybrid" in kind for kind in types if kind != "linear_attention")
     heads = getattr(text, "num_key_value_heads", None) or text.num_attention_heads
     width = getattr(text, "head_dim", None) or getattr(text, "d_kv", None)
     width = width or text.hidden_size // text.num_attention_heads

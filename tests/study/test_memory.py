@@ -8,11 +8,12 @@ from specdec_core.cli.main import app
 from specdec_core.decoding.decoder import Decoder
 from specdec_core.interface.errors import OutOfMemoryError
 from specdec_core.interface.trainer import NoProgress
-from specdec_core.models import ModelSession, load_model
+from specdec_core.models import ModelSession, load_model, wrap_model
 from specdec_core.models.inflation import inflate
 from specdec_core.study import load_study
 from specdec_core.study.memory import memory_needs
 from specdec_core.study.run.runner import run_study
+from tests.models.hybrids import hybrid
 
 STUDY = """\
 target: {{model: {target}, packed: false, dtype: float32}}
@@ -76,6 +77,20 @@ def test_weights_and_caches_are_those_that_a_model_takes(study, name):
     # The cache has one slot more, for padding.
     assert plain.caches == pytest.approx(buffers, rel=1.5 / plain.tokens)
     assert drafted.scores > plain.scores > 0
+
+
+@pytest.mark.parametrize("family", ["nemotron_h", "falcon_h1", "mamba2"])
+def test_recurrent_layers_keep_no_keys(study, family, tmp_path):
+    model = hybrid(family)
+    model.save_pretrained(tmp_path / "model")
+    text = STUDY.replace("[a b c, d e, f, g h i]", "{{tokens: [[3, 4, 5]]}}").replace(
+        "name: echo, drafter: echo", "drafter: random"
+    )
+    plain, _ = memory_needs(load_study(study("model", text=text)))
+    session = ModelSession(wrap_model(model), 1, plain.tokens)
+    session.forward([[3, 4, 5]])
+    kept = sum(layer.keys.nbytes + layer.values.nbytes for layer in session._cache._slots())
+    assert plain.caches == pytest.approx(kept, rel=1.5 / plain.tokens)
 
 
 def test_a_draft_model_is_added(study):
