@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 import torch
+from hypothesis import strategies as st
 from torch import Tensor
 
 from specdec_core.decoding.request import DraftRecorder
@@ -177,4 +178,54 @@ def assert_tree_paths_leave_what_a_fresh_session_has(
         parents = tuple(shape.parents[:count] for count in budget)
         accepted = tuple(map(len, paths))
         session.commit(Outcome(budget, accepted, new, (False,) * 3, parents=parents, paths=paths))
+        assert_as_fresh(drafter, info, session, tokens)
+
+
+def names_of(tokens: Sequence[int], source: Sequence[int] | None = None) -> dict[str, Tensor]:
+    """Return the arguments of a model for one text, and for its source if it has one."""
+    ids = torch.tensor([list(tokens)])
+    return (
+        {"input_ids": ids} if source is None else {"input_ids": torch.tensor([source]), "decoder_input_ids": ids}
+    )
+
+
+SOURCES = [[5, 6, 7, 8, 9], [10, 11], [12, 13, 14]]
+PROMPTS = [[2, 3, 4, 5, 6, 7], [8], [9, 10, 11]]
+STEPS = [((3, 3, 3), (3, 0, 0)), ((2, 4, 0), (0, 4, 0)), ((4, 1, 3), (2, 1, 0)), ((1, 1, 1), (1, 1, 1))]
+
+
+def assert_q_through_drafts_commits_and_ragged_rows(
+    drafter: Drafter,
+    q_of: Callable[..., Tensor],
+    vocab_size: int,
+    sources: Sequence[Sequence[int]] | None = None,
+    **tolerance: float,
+) -> tuple[SessionInfo, DraftSession, list[list[int]]]:
+    """Compare q of each drafted token with `q_of` the text before it and its source; return the session."""
+    info, tokens = info_for(3, vocab_size, sources), [list(prompt) for prompt in PROMPTS]
+    session = drafter.open(info)
+    for seed, (budget, kept) in enumerate(STEPS):
+        proposal = session.propose(request_for(tokens, budget, seed=10 * seed))
+        assert proposal.lengths == budget
+        for row, draft in enumerate(rows_of(proposal)):
+            for position in range(len(draft)):
+                expected = q_of([*tokens[row], *draft[:position]], sources and sources[row])
+                found = proposal.q.probabilities[row, position]
+                torch.testing.assert_close(found, expected, **(tolerance or {"atol": 1e-5, "rtol": 1e-3}))
+        commit(session, tokens, proposal, kept, last=20 + seed)
+    return info, session, tokens
+
+
+def assert_commits_and_rollbacks_equal_a_fresh_session(
+    drafter: Drafter, info: SessionInfo, data: st.DataObject, texts: st.SearchStrategy[list[int]]
+) -> None:
+    """Let two rows grow by any number of tokens and lose any number, also to come back to the same length."""
+    session, tokens = drafter.open(info), [[0], [1]]
+    for _ in range(data.draw(st.integers(1, 6))):
+        if data.draw(st.booleans()):
+            session.propose(request_for(tokens, data.draw(st.sampled_from([[4, 4], [0, 4]]))))
+        kept = [data.draw(st.integers(1, len(row))) for row in tokens]
+        session.rollback(kept)
+        for row, length in zip(tokens, kept, strict=True):
+            row[length:] = data.draw(texts)
         assert_as_fresh(drafter, info, session, tokens)

@@ -26,13 +26,17 @@ from specdec_drafters.settings import EarlyExitConfig
 from specdec_drafters.training.losses import overlap
 from specdec_drafters.training.rows import pad_rows
 from tests.compiled import symbolic
-from tests.drafters.support import assert_as_fresh, commit, info_for, request_for, rows_of
+from tests.drafters.support import (
+    SOURCES,
+    assert_as_fresh,
+    assert_q_through_drafts_commits_and_ragged_rows,
+    info_for,
+    names_of,
+    request_for,
+)
 from tests.tiny import tiny_model
 
 V = 40
-SOURCES = [[5, 6, 7, 8, 9], [10, 11], [12, 13, 14]]
-PROMPTS = [[2, 3, 4, 5, 6, 7], [8], [9, 10, 11]]
-STEPS = [((3, 3, 3), (3, 0, 0)), ((2, 4, 0), (0, 4, 0)), ((4, 1, 3), (2, 1, 0))]
 
 
 def target_of(family="llama", layers=3):
@@ -57,13 +61,9 @@ def write_random(path, target, layers=1, **card):
 
 def exit_q(target, layers, tokens, translator=None, source=None):
     """Return q after `tokens`, `[V]`, from hidden states of the whole target, its norm and its head."""
-    ids = torch.tensor([tokens])
     model = target.model
-    names = {"input_ids": ids}
-    if source is not None:
-        names = {"input_ids": torch.tensor([source]), "decoder_input_ids": ids}
     with torch.inference_mode(), target.features.capture_layers([layers]) as seen:
-        model(**names, use_cache=False)
+        model(**names_of(tokens, source), use_cache=False)
         state = seen[layers][0, -1]
         norms = {"llama": lambda: model.model.norm, "gpt2": lambda: model.transformer.ln_f}
         norm = norms.get(model.config.model_type, lambda: model.decoder.final_layer_norm)()
@@ -79,25 +79,19 @@ def exit_q(target, layers, tokens, translator=None, source=None):
 @pytest.mark.parametrize("family", ["llama", "gpt2", "t5"])
 def test_q_is_that_of_the_exit_through_drafts_commits_and_ragged_rows(family, trained, tmp_path):
     target = target_of(family)
-    sources = SOURCES if target.encoder_decoder else None
     if trained:
         drafter = drafter_for(target, model=write_random(tmp_path / "early-exit.safetensors", target, 2))
     else:
         drafter = drafter_for(target, layers=2)
     assert drafter.layers == 2
-    info, tokens = info_for(3, V, sources), [list(prompt) for prompt in PROMPTS]
-    session = drafter.open(info)
-    for seed, (budget, kept) in enumerate(STEPS):
-        proposal = session.propose(request_for(tokens, budget, seed=10 * seed))
-        assert proposal.lengths == budget
-        for row, draft in enumerate(rows_of(proposal)):
-            for index in range(len(draft)):
-                read = [*tokens[row], *draft[:index]]
-                translator = translator_for(target) if trained else None
-                expected = exit_q(target, 2, read, translator, sources and sources[row])
-                torch.testing.assert_close(proposal.q.probabilities[row, index], expected, atol=1e-5, rtol=1e-3)
-        commit(session, tokens, proposal, kept, last=20 + seed)
-    assert_as_fresh(drafter, info, session, tokens)
+    translator = translator_for(target) if trained else None
+    session = assert_q_through_drafts_commits_and_ragged_rows(
+        drafter,
+        lambda tokens, source: exit_q(target, 2, tokens, translator, source),
+        V,
+        SOURCES if target.encoder_decoder else None,
+    )
+    assert_as_fresh(drafter, *session)
 
 
 @pytest.mark.parametrize("trained", [False, True])

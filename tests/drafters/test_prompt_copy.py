@@ -11,7 +11,12 @@ from specdec_core.interface import TargetInfo
 from specdec_drafters.prompt_copy import PromptCopyDrafter
 from specdec_drafters.settings import PromptCopyConfig
 from tests.drafters.brute_force_search import search
-from tests.drafters.support import assert_as_fresh, info_for, request_for, rows_of
+from tests.drafters.support import (
+    assert_commits_and_rollbacks_equal_a_fresh_session,
+    info_for,
+    request_for,
+    rows_of,
+)
 
 V = 50
 
@@ -46,17 +51,8 @@ texts = st.lists(st.integers(0, 2), max_size=20)
 @pytest.mark.parametrize("prefer", ["recent", "frequent"])
 @given(data=st.data(), sources=st.none() | st.tuples(texts, texts))
 def test_any_commits_and_rollbacks_equal_a_fresh_session(prefer, data, sources):
-    """Rows grow by any number of tokens and lose any number, also to come back to the same length."""
     drafter, info = drafter_with(prefer=prefer, min_match=1, max_match=4), info_for(2, V, sources)
-    session, tokens = drafter.open(info), [[0], [1]]
-    for _ in range(data.draw(st.integers(1, 6))):
-        if data.draw(st.booleans()):
-            session.propose(request_for(tokens, data.draw(st.sampled_from([[4, 4], [0, 4]]))))
-        kept = [data.draw(st.integers(1, len(row))) for row in tokens]
-        session.rollback(kept)
-        for row, length in zip(tokens, kept, strict=True):
-            row[length:] = data.draw(texts)
-        assert_as_fresh(drafter, info, session, tokens)
+    assert_commits_and_rollbacks_equal_a_fresh_session(drafter, info, data, texts)
 
 
 def test_matches_longer_than_the_longest_count_as_equal():

@@ -21,16 +21,20 @@ from specdec_core.models.fast.packed_linear import PackedLinear, SharedProduct
 from specdec_core.testing.harness.state import changed_state, model_state
 from specdec_drafters.quantized import QuantizedDrafter
 from specdec_drafters.settings import QuantizedConfig
-from tests.drafters.support import commit, info_for, request_for, rows_of
+from tests.drafters.support import (
+    PROMPTS,
+    SOURCES,
+    assert_q_through_drafts_commits_and_ragged_rows,
+    info_for,
+    names_of,
+    request_for,
+)
 from tests.tiny import tiny_model
 from tests.toys import Gamma
 
 pytestmark = pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="PyTorch without oneDNN")
 
 V = 40
-SOURCES = [[5, 6, 7, 8, 9], [10, 11], [12, 13, 14]]
-PROMPTS = [[2, 3, 4, 5, 6, 7], [8], [9, 10, 11]]
-STEPS = [((3, 3, 3), (3, 0, 0)), ((2, 4, 0), (0, 4, 0)), ((4, 1, 3), (2, 1, 0))]
 
 
 def normal(*shape, seed=0):
@@ -112,19 +116,22 @@ def test_a_row_of_8_bits_depends_on_no_other_row():
     torch.testing.assert_close(together[5], layer.bias)
 
 
-@pytest.mark.parametrize("bits", [8, 4])
-@pytest.mark.parametrize("family", ["llama", "gpt2", "gemma3", "t5", "bart"])
-def test_the_copy_is_close_to_the_target_which_is_not_changed(family, bits):
-    target = wrap_model(tiny_model(family, 48))
+def copy_of(target, bits):
+    """Return the copy of a target, which is not changed, and how much their distributions overlap."""
     state = model_state(target.model, None)
     copied = quantize(target, bits)
     assert changed_state(state, target.model, None) == []
-    ids = {"input_ids": torch.tensor([[1, 9, 10, 11, 12]])}
-    if target.encoder_decoder:
-        ids["decoder_input_ids"] = ids["input_ids"]
+    text = [1, 9, 10, 11, 12]
+    names = names_of(text, text if target.encoder_decoder else None)
     with torch.inference_mode():
-        p, q = (each.model(**ids, use_cache=False).logits.softmax(-1) for each in (target, copied))
-    overlap = torch.minimum(p, q).sum(-1).mean()
+        p, q = (each.model(**names, use_cache=False).logits.softmax(-1) for each in (target, copied))
+    return copied, torch.minimum(p, q).sum(-1).mean()
+
+
+@pytest.mark.parametrize("bits", [8, 4])
+@pytest.mark.parametrize("family", ["llama", "gpt2", "gemma3", "t5", "bart"])
+def test_the_copy_is_close_to_the_target_which_is_not_changed(family, bits):
+    copied, overlap = copy_of(wrap_model(tiny_model(family, 48)), bits)
     least = 0.6 if bits == 4 else 0.97 if activation_steps() == 127 else 0.93
     assert least < overlap < 1 - 1e-6
     assert not any(type(layer) is nn.Linear for layer in copied.model.modules())
@@ -148,23 +155,14 @@ def test_weights_are_shared_with_the_target_packed_or_not():
 def test_q_is_the_copys_own_through_drafts_commits_and_ragged_rows(family, bits):
     target = wrap_model(tiny_model(family, V))
     drafter = QuantizedDrafter(QuantizedConfig(bits=bits), target.info())
+
+    def q_of(tokens, source):
+        with torch.inference_mode():
+            return drafter.loaded.model(**names_of(tokens, source), use_cache=False).logits[0, -1].softmax(-1)
+
     sources = SOURCES if target.encoder_decoder else None
-    info, tokens = info_for(3, V, sources), [list(prompt) for prompt in PROMPTS]
-    session = drafter.open(info)
-    for seed, (budget, kept) in enumerate(STEPS):
-        proposal = session.propose(request_for(tokens, budget, seed=10 * seed))
-        for row, draft in enumerate(rows_of(proposal)):
-            for position in range(len(draft)):
-                ids = torch.tensor([[*tokens[row], *draft[:position]]])
-                names = {"input_ids": ids}
-                if sources:
-                    names = {"input_ids": torch.tensor([sources[row]]), "decoder_input_ids": ids}
-                with torch.inference_mode():
-                    expected = drafter.loaded.model(**names, use_cache=False).logits[0, -1].softmax(-1)
-                # A last bit may round an activation the other way.
-                torch.testing.assert_close(proposal.q.probabilities[row, position], expected, atol=0.02, rtol=0.1)
-        commit(session, tokens, proposal, kept, last=20 + seed)
-    session.close()
+    # A last bit may round an activation the other way.
+    assert_q_through_drafts_commits_and_ragged_rows(drafter, q_of, V, sources, atol=0.02, rtol=0.1)
 
 
 @pytest.mark.slow
@@ -189,15 +187,7 @@ def elsewhere(monkeypatch):
 def test_torchao_makes_the_copy_elsewhere(family):
     pytest.importorskip("torchao")
     target = wrap_model(tiny_model(family, 48))
-    state = model_state(target.model, None)
-    copied = quantize(target, 8)
-    assert changed_state(state, target.model, None) == []
-    ids = {"input_ids": torch.tensor([[1, 9, 10, 11, 12]])}
-    if target.encoder_decoder:
-        ids["decoder_input_ids"] = ids["input_ids"]
-    with torch.inference_mode():
-        p, q = (each.model(**ids, use_cache=False).logits.softmax(-1) for each in (target, copied))
-    assert 0.97 < torch.minimum(p, q).sum(-1).mean() < 1 - 1e-6
+    assert 0.97 < copy_of(target, 8)[1] < 1 - 1e-6
     drafter = QuantizedDrafter(QuantizedConfig(), target.info())
     sources = SOURCES if target.encoder_decoder else None
     assert drafter.open(info_for(3, 48, sources)).propose(request_for(PROMPTS, [3, 2, 1])).lengths == (3, 2, 1)

@@ -14,7 +14,12 @@ from specdec_drafters.common.retrieval import GrowingText
 from specdec_drafters.settings import SuffixConfig
 from specdec_drafters.suffix import SuffixDrafter
 from tests.drafters.brute_force_search import search
-from tests.drafters.support import assert_as_fresh, info_for, request_for, rows_of
+from tests.drafters.support import (
+    assert_commits_and_rollbacks_equal_a_fresh_session,
+    info_for,
+    request_for,
+    rows_of,
+)
 from tests.lossless import small_target
 
 V = 50
@@ -164,15 +169,7 @@ def test_a_growing_text_finds_all_longest_matches_the_latest_first(tokens, more,
 def test_any_commits_and_rollbacks_equal_a_fresh_session(data, sources, earlier):
     drafter, info = drafter_with(max_match=4), info_for(2, V, sources)
     serve(drafter, *earlier)
-    session, tokens = drafter.open(info), [[0], [1]]
-    for _ in range(data.draw(st.integers(1, 6))):
-        if data.draw(st.booleans()):
-            session.propose(request_for(tokens, data.draw(st.sampled_from([[4, 4], [0, 4]]))))
-        kept = [data.draw(st.integers(1, len(row))) for row in tokens]
-        session.rollback(kept)
-        for row, length in zip(tokens, kept, strict=True):
-            row[length:] = data.draw(texts)
-        assert_as_fresh(drafter, info, session, tokens)
+    assert_commits_and_rollbacks_equal_a_fresh_session(drafter, info, data, texts)
 
 
 def test_a_tree_has_the_most_frequent_continuations():

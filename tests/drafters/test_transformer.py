@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -15,19 +16,18 @@ from specdec_core.interface import ModelError, TargetInfo
 from specdec_drafters.settings import TransformerConfig
 from specdec_drafters.transformer import TransformerDrafter
 from tests.drafters.support import (
+    PROMPTS,
+    SOURCES,
     assert_as_fresh,
+    assert_q_through_drafts_commits_and_ragged_rows,
     assert_tree_paths_leave_what_a_fresh_session_has,
-    commit,
     info_for,
+    names_of,
     request_for,
-    rows_of,
 )
 from tests.tiny import tiny_model
 
 V = 40
-SOURCES = [[5, 6, 7, 8, 9], [10, 11], [12, 13, 14]]
-PROMPTS = [[2, 3, 4, 5, 6, 7], [8], [9, 10, 11]]
-STEPS = [((3, 3, 3), (3, 0, 0)), ((2, 4, 0), (0, 4, 0)), ((4, 1, 3), (2, 1, 0)), ((1, 1, 1), (1, 1, 1))]
 
 
 @pytest.fixture(scope="session")
@@ -58,30 +58,17 @@ def tokenizer_of(words):
 
 def model_q(drafter, tokens, source=None):
     """Return q after `tokens` by the model alone, without a cache: `[V]`."""
-    ids = torch.tensor([tokens])
-    names = (
-        {"input_ids": ids} if source is None else {"input_ids": torch.tensor([source]), "decoder_input_ids": ids}
-    )
     with torch.inference_mode():
-        return drafter.loaded.model(**names, use_cache=False).logits[0, -1].softmax(-1)
+        return drafter.loaded.model(**names_of(tokens, source), use_cache=False).logits[0, -1].softmax(-1)
 
 
 @pytest.mark.parametrize("family", ["llama", "gpt2", "mistral", "t5"])
 def test_q_is_the_models_own_through_drafts_commits_and_ragged_rows(folder, family):
     drafter = drafter_for(folder(family), encoder_decoder=family == "t5")
-    sources = SOURCES if family == "t5" else None
-    info = info_for(3, V, sources)
-    session, tokens = drafter.open(info), [list(prompt) for prompt in PROMPTS]
-    for seed, (budget, kept) in enumerate(STEPS):
-        proposal = session.propose(request_for(tokens, budget, seed=10 * seed))
-        assert proposal.lengths == budget
-        for row, draft in enumerate(rows_of(proposal)):
-            for position in range(len(draft)):
-                source = sources and sources[row]
-                expected = model_q(drafter, [*tokens[row], *draft[:position]], source)
-                torch.testing.assert_close(proposal.q.probabilities[row, position], expected, atol=1e-5, rtol=1e-3)
-        commit(session, tokens, proposal, kept, last=20 + seed)
-    assert_as_fresh(drafter, info, session, tokens)
+    session = assert_q_through_drafts_commits_and_ragged_rows(
+        drafter, partial(model_q, drafter), V, SOURCES if family == "t5" else None
+    )
+    assert_as_fresh(drafter, *session)
 
 
 @pytest.mark.parametrize("family", ["llama", "t5"])
@@ -156,18 +143,14 @@ def test_vocabularies_that_differ_are_refused_with_sizes_and_entries(folder):
     assert "choose a draft model of the target's family" in message
 
 
-def test_sizes_that_differ_without_tokenizers_are_refused(folder):
-    with pytest.raises(ModelError, match="has 40 entries, the target's 41, and without both tokenizers"):
-        drafter_for(folder(), vocab_size=41)
-
-
-def test_an_encoder_needs_a_target_with_a_source(folder):
-    with pytest.raises(ModelError, match="has an encoder, which needs a source"):
-        drafter_for(folder("t5"))
-
-
-def test_a_decoder_only_drafter_for_an_encoder_decoder_target_is_refused(folder):
-    with pytest.raises(ModelError, match="has no encoder, so it cannot read the source") as error:
-        drafter_for(folder(), encoder_decoder=True)
-    assert "drafter 'transformer'" in str(error.value)
-    assert "copies from the source, or looks up n-grams" in str(error.value)
+@pytest.mark.parametrize(
+    ("family", "target", "said"),
+    [
+        ("llama", {"vocab_size": 41}, "has 40 entries, the target's 41, and without both tokenizers"),
+        ("t5", {}, "has an encoder, which needs a source"),
+        ("llama", {"encoder_decoder": True}, "'transformer': .* has no encoder, so it cannot read the source"),
+    ],
+)
+def test_models_that_do_not_fit_the_target_are_refused(folder, family, target, said):
+    with pytest.raises(ModelError, match=said):
+        drafter_for(folder(family), **target)
