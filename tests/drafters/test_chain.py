@@ -304,10 +304,6 @@ def target(device):
             Spy((1,), (), breaks="propose"),
             "'Spy' (drafters[0]) failed in propose(): RuntimeError: no luck in propose",
         ),
-        (
-            Spy((1,), (), breaks="commit"),
-            "'Spy' (drafters[0]) failed in commit(): RuntimeError: no luck in commit",
-        ),
         (Spy((1,), (), breaks="open"), "'Spy' (drafters[0]) failed in open(): RuntimeError: no luck in open"),
         (Spy((1,), (), q=lambda tokens: 3), "'Spy' (drafters[0]) failed in propose(): q is a int"),
     ],

@@ -158,11 +158,3 @@ def test_the_embeddings_are_the_targets_own_memory():
         assert own.data_ptr() == theirs.data_ptr()
         assert not own.requires_grad
     assert all(weight.requires_grad for weight in target.model.parameters())
-
-
-def test_weights_take_the_data_type_of_the_target_and_rotary_frequencies_do_not():
-    target = target_for()
-    target.model.to(torch.bfloat16)
-    head, _ = read_dflash(str(HEADS / "qwen3"), target.info())
-    assert {weight.dtype for weight in head.parameters()} == {torch.bfloat16}
-    assert head.rotary_emb.inv_freq.dtype == torch.float32

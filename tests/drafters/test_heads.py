@@ -202,9 +202,6 @@ def test_foreign_files_are_refused(tmp_path):
     save_file({"weight": torch.zeros(2)}, path)
     with pytest.raises(ModelError, match=r"no file of this format.*specdec_heads"):
         drafter_for(path)
-    path.write_text("not at all")
-    with pytest.raises(ModelError, match="no file of this format"):
-        drafter_for(path)
 
 
 def test_heads_fit_the_same_target_in_another_dtype_and_inflated(tmp_path):

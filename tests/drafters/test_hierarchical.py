@@ -207,12 +207,6 @@ def test_a_model_that_drafts_for_itself_is_refused_where_it_is_written(tmp_path,
         load_study(study)
 
 
-def test_a_hierarchy_may_be_made_of_plugins_at_hand(folder, target):
-    config = HierarchicalConfig(model=str(folder / "middle"), drafter=TableDrafter(VOCAB), gamma=Gamma(2))
-    decoder = Decoder(target, HierarchicalDrafter(config, target.info()), gamma=Gamma(2), strict=True)
-    assert decoder.generate(PROMPTS[:1], GenerationSettings(max_new_tokens=8)).metrics.drafted > 0
-
-
 @pytest.mark.parametrize("middle", [{"name": "early-exit", "layers": 1}, {"name": "quantized", "bits": 8}])
 def test_a_drafter_made_of_the_target_is_the_middle_model(target, middle, device):
     if middle["name"] == "quantized" and device != "cpu":

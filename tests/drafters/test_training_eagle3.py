@@ -12,8 +12,6 @@ from safetensors.torch import load_file
 from specdec_core.decoding.decoder import Decoder
 from specdec_core.interface import ConfigError, ModelError
 from specdec_core.interface.settings import GenerationSettings
-from specdec_core.testing import DrafterKit
-from specdec_core.testing.harness.tiny_target import tiny_target
 from specdec_drafters.eagle3.checkpoint import read_eagle3
 from specdec_drafters.eagle3.drafter import Eagle3Drafter, loaded_head
 from specdec_drafters.eagle3.trainer import (
@@ -30,7 +28,6 @@ from specdec_drafters.eagle3.trainer import (
 from specdec_drafters.settings import Eagle3Config, Eagle3TrainerConfig
 from specdec_drafters.training.losses import distillation, overlap
 from specdec_drafters.training.rows import pad_rows
-from tests.conformance import failure_of, kit_of
 from tests.drafters.support import SeededRequest, info_for
 from tests.drafters.training.support import Recorder, saved_targets, short_training
 from tests.toys import Gamma
@@ -259,33 +256,6 @@ def test_a_head_for_one_pass_is_written_in_the_format_that_the_drafter_loads(tar
     decoder = Decoder(target, drafter, gamma=Gamma(K), strict=True)
     metrics = decoder.generate([2, 3], GenerationSettings(max_new_tokens=20, ignore_eos=True)).metrics
     assert metrics.drafted > 2 * len(passes) > 0
-
-
-CHECKED = ("many_steps", "draft_sampled_from_q", "trees_respected", "greedy_equals_baseline", "lossless")
-
-
-class OnePassConfig(Eagle3Config):
-    """A trained head."""
-
-    targets = "decoder-only"
-
-
-@pytest.fixture(scope="module")
-def kit_for_one_pass(tmp_path_factory):
-    """Return the conformance kit of a head for one pass, trained for the kit's target."""
-    folder = tmp_path_factory.mktemp("kit")
-    tiny_target(encoder_decoder=False).loaded.model.save_pretrained(folder / "target")
-    given = {"target": str(folder / "target"), "aux_layers": LAYERS, "parallel": True, "saved_as": "float32"}
-    budget = {"samples": 400, "held_out": 100, "length": 12, "batch_tokens": 64, "steps": 10}
-    Eagle3Trainer(Eagle3TrainerConfig(output=folder / "head", **given, **budget)).train(Recorder())
-    config = Eagle3Config(model=str(folder / "head"))
-    return kit_of(DrafterKit, lambda target: Eagle3Drafter(config, target), config=OnePassConfig)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("check", CHECKED)
-def test_a_trained_head_for_one_pass_conforms(kit_for_one_pass, check):
-    assert failure_of(kit_for_one_pass, check) is None
 
 
 @pytest.mark.parametrize("parallel", [False, True])

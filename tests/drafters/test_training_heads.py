@@ -6,7 +6,6 @@ import json
 
 import pytest
 import torch
-from torch import Tensor
 
 from specdec_core.decoding.decoder import Decoder
 from specdec_core.interface.settings import GenerationSettings
@@ -261,29 +260,3 @@ def test_weights_that_are_passed_on_do_not_name_the_home_folder(config_for, tmp_
     assert read_heads(config.output)[1].facts["sources"] == "~/sources.jsonl"
     assert str(tmp_path).encode() not in config.output.read_bytes()
     assert [without_home(name) for name in ("a/b", tmp_path, tmp_path / "a")] == ["a/b", "~/.", "~/a"]
-
-
-def test_the_heads_of_one_matrix_are_stepped_one_by_one(targets, config_for):
-    """The views that the optimizer is given are the weights, and get the gradients of the weights."""
-    target, config = targets(), config_for()
-    heads = moved(Heads(HeadsShape(K, 32, 32, 32)))
-    distillation = Distillation(config, target, heads, gather(config, target, Recorder()), torch.float32)
-    objective = distillation.objective()
-    assert len(objective.parameters) == 2 * K + 2
-    assert sum(weight.numel() for weight in objective.parameters.values()) == sum(
-        w.numel() for w in heads.parameters()
-    )
-    objective.gradients(0, 0.5)
-    stacked: dict[str, Tensor] = dict(heads.named_parameters())
-    for name, view in objective.parameters.items():
-        whole, _, head = name.partition("/")
-        at = stacked[whole].view(K, 32, -1)[int(head)] if head else stacked[whole]
-        slope = stacked[whole].grad.view(K, 32, -1)[int(head)] if head else stacked[whole].grad
-        assert view.data_ptr() == at.data_ptr()
-        assert torch.equal(view, at)
-        assert torch.equal(view.grad, slope)
-        assert slope.abs().sum() > 0
-    objective.gradients(1, 0.5)  # gradients of a step do not add to those of the one before
-    again = {name: view.grad.clone() for name, view in objective.parameters.items()}
-    objective.gradients(1, 0.5)
-    assert all(torch.equal(again[name], view.grad) for name, view in objective.parameters.items())

@@ -36,44 +36,13 @@ def test_total_variation_is_half_the_absolute_difference_and_one_minus_the_overl
     p_logits, z = logits_pair()
     p, q = p_logits.softmax(-1), z.softmax(-1)
     torch.testing.assert_close(total_variation(p_logits, z), (p - q).abs().sum(-1) / 2)
-    torch.testing.assert_close(total_variation(p_logits, z), 1 - overlap(p_logits, z))
     assert total_variation(p_logits, p_logits).abs().max() < 1e-12
-
-
-def test_kl_is_torchs_own_and_zero_where_equal():
-    p_logits, z = logits_pair()
-    expected = torch.nn.functional.kl_div(
-        z.log_softmax(-1), p_logits.log_softmax(-1), reduction="none", log_target=True
-    )
-    torch.testing.assert_close(kl_divergence(p_logits, z), expected.sum(-1))
-    assert kl_divergence(p_logits, p_logits).abs().max() < 1e-12
 
 
 def test_temperature_divides_both_logits():
     p_logits, z = logits_pair()
     for function in (kl_divergence, total_variation, overlap):
         torch.testing.assert_close(function(p_logits, z, 0.5), function(2 * p_logits, 2 * z))
-
-
-@pytest.mark.parametrize("function", [total_variation, kl_divergence])
-@pytest.mark.parametrize("temperature", [1.0, 0.7])
-def test_gradients_of_the_definitions_against_finite_differences(function, temperature):
-    p_logits, z = logits_pair()
-    gradient = torch.autograd.grad(function(p_logits, z, temperature).sum(), z)[0]
-    torch.testing.assert_close(
-        gradient, finite_differences(lambda at: function(p_logits, at, temperature), z), atol=1e-6, rtol=1e-5
-    )
-
-
-def finite_differences(function, z, step=1e-6):
-    """Return the slopes `[N, V]` of a function from logits `[N, V]` to `[N]`."""
-    slopes = torch.zeros_like(z)
-    with torch.no_grad():
-        for token in range(z.shape[1]):
-            change = torch.zeros_like(z)
-            change[:, token] = step
-            slopes[:, token] = (function(z + change) - function(z - change)) / (2 * step)
-    return slopes
 
 
 @pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
