@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import reprlib
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from dataclasses import InitVar, dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -45,6 +46,7 @@ _LEAST_LENIENCE = float(torch.finfo(torch.float32).tiny)
 """Smaller numbers are 0 where drafts are verified."""
 
 
+@dataclass(eq=False)
 class ModelOracle(Oracle):
     """Answers the drafts of a batch with a model: the `Oracle` of decoding.
 
@@ -63,31 +65,27 @@ class ModelOracle(Oracle):
         device: Where drafts are verified.
     """
 
-    def __init__(
-        self,
-        session: ModelSession,
-        rule: AcceptanceRule,
-        lenience: LenienceController | None,
-        to_probs: LogitsToProbs,
-        generators: RowGenerators,
-        batch: BatchInfo,
-        guard: PluginGuard,
-        reject: Callable[[int], None],
-        *,
-        keep_open: bool = False,
-    ) -> None:
-        self.device = session.device
-        self._session, self._rule, self._to_probs, self._generators = session, rule, to_probs, generators
-        self._lenience, self._guard, self._reject, self._keep_open = lenience, guard, reject, keep_open
+    session: ModelSession
+    rule: AcceptanceRule
+    lenience: LenienceController | None
+    to_probs: LogitsToProbs
+    generators: RowGenerators
+    batch: InitVar[BatchInfo]
+    guard: PluginGuard
+    reject: Callable[[int], None]
+    keep_open: bool = field(default=False, kw_only=True)
+
+    def __post_init__(self, batch: BatchInfo) -> None:
+        self.device = self.session.device
         self._last_lenience: Sequence[Sequence[float]] = ((1.0,),) * batch.batch_size
         self._lenience_session: LenienceSession | None = None
-        if lenience is not None:
-            with guard.calling(lenience):
-                self._lenience_session = opened(lenience.open(batch))
+        if self.lenience is not None:
+            with self.guard.calling(self.lenience):
+                self._lenience_session = opened(self.lenience.open(batch))
         self._hidden: Tensor | None = None  # [B, D], what the last token of each row was predicted from
         self._p: Tensor | None = None
+        self._answered: tuple[Any, ...] = ()  # the last answer's rows, proposal, logits, lenience and numbers
         self._paths: list[list[int]] | None = None
-        self._decided: Callable[[Answered], tuple[Verification, ...]] | None = None
 
     @property
     def p(self) -> Tensor | None:
@@ -108,15 +106,15 @@ class ModelOracle(Oracle):
 
         After a rollback, or forced tokens, rows hold tokens whose predecessor the model has not read.
         """
-        unread = (len(row.tokens) - n != 1 for row, n in zip(rows, self._session.read, strict=True))
+        unread = (len(row.tokens) - n != 1 for row, n in zip(rows, self.session.read, strict=True))
         if self._hidden is None or any(unread):
             return {}
-        return {LAST_HIDDEN: self._hidden, **self._session.hidden_states}
+        return {LAST_HIDDEN: self._hidden, **self.session.hidden_states}
 
     def room(self, rows: Sequence[Row]) -> list[int]:
         """Return how many tokens may be drafted for each row: none where too many are to be read first."""
-        pairs = zip(rows, self._session.lengths, strict=True)
-        return [0 if self._session.too_many(len(row.tokens) - cached) else row.room for row, cached in pairs]
+        pairs = zip(rows, self.session.lengths, strict=True)
+        return [0 if self.session.too_many(len(row.tokens) - cached) else row.room for row, cached in pairs]
 
     def answer(self, rows: Sequence[Row], proposal: Proposal, faults: Tensor | None) -> Answered:
         """Run the model over a draft, and verify it; if it turns out to be wrong itself, as if there were none.
@@ -129,25 +127,25 @@ class ModelOracle(Oracle):
         Raises:
             NumericsError: The model's logits are not a distribution.
         """
-        pairs = zip(rows, self._session.lengths, strict=True)
+        pairs = zip(rows, self.session.lengths, strict=True)
         uncached = [() if row.reason else row.tokens[cached:] for row, cached in pairs]
         lenience = self._next_lenience(proposal.tokens.shape[1])
         numbers = self._numbers(rows, proposal)
         captured = None
-        if self._session.decides:
-            rule = self._rule if type(self._rule) is not SpeculativeSampling else None
+        if self.session.decides:
+            rule = self.rule if type(self.rule) is not SpeculativeSampling else None
             given = proposal, faults, uncached, lenience, numbers
-            captured = replay(self._session, self._to_probs, rule, *given, self._guard.note)
+            captured = replay(self.session, self.to_probs, rule, *given, self.guard.note)
         if captured is not None:
             logits, self._p, answered = captured
         else:
-            logits = self._session.forward(uncached, proposal.tokens, proposal.lengths, proposal.parents)
-            answered = self._decide(self._rule, rows, proposal, logits, lenience, numbers, faults)
+            logits = self.session.forward(uncached, proposal.tokens, proposal.lengths, proposal.parents)
+            answered = self._decide(self.rule, rows, proposal, logits, lenience, numbers, faults)
         if answered.fault != FINE:
-            self._reject(answered.fault)
+            self.reject(answered.fault)
             proposal, logits, lenience = Proposal.empty(len(rows), logits.device), logits[:, :1], None
             numbers = self._numbers(rows, proposal)
-            answered = self._decide(self._rule, rows, proposal, logits, None, numbers, None)
+            answered = self._decide(self.rule, rows, proposal, logits, None, numbers, None)
         for index, (row, sound) in enumerate(zip(rows, answered.sound, strict=True)):
             if not sound and row.reason is None:
                 raise NumericsError(
@@ -157,13 +155,20 @@ class ModelOracle(Oracle):
                     "(0 itself is greedy)."
                 )
         self._paths = answered.paths
-        self._decided = partial(self._numbers_of, rows, proposal, logits, lenience, numbers)
+        self._answered = rows, proposal, logits, lenience, numbers
         return answered
 
     def record(self, answered: Answered) -> tuple[Verification, ...]:
         """Return the numbers that decided the last answer, before the rows grow."""
-        assert self._decided is not None
-        return self._decided(answered)
+        rows, proposal, logits, lenience, numbers = self._answered
+        p, exact = self._p, type(self.rule) is SpeculativeSampling
+        if p is None:
+            prefixes = _prefixes(rows, proposal) if self.to_probs.needs_prefix else None
+            flat = logits.flatten(0, 1)
+            one_hot = exact and lenience is None
+            p = self.to_probs(flat, prefixes) if one_hot else self.to_probs.scores(flat, prefixes).softmax(1)
+            p = p.view(logits.shape)
+        return verifications(proposal, p, lenience, numbers, answered, algorithm_1=exact)
 
     def keep(self, rows: Sequence[Row], answered: Answered) -> None:
         """Roll back what was rejected: the rows have their new tokens.
@@ -172,7 +177,7 @@ class ModelOracle(Oracle):
             rows: The sequences.
             answered: What `answer` returned.
         """
-        session = self._session
+        session = self.session
         if session.hidden is not None:
             # The next token, recovered or bonus, was predicted from the hidden state of the last accepted one.
             index, columns = uploaded([[*range(len(rows))], answered.last], session.hidden.device)
@@ -184,18 +189,18 @@ class ModelOracle(Oracle):
     def rollback(self, lengths: Sequence[int]) -> None:
         """Keep only the first `lengths[b]` tokens of each row b."""
         self._hidden = None  # it may belong to a token that is gone
-        self._session.rollback(lengths)
+        self.session.rollback(lengths)
 
     def observe(self, report: StepReport) -> None:
         """Report the step to the lenience controller."""
         if self._lenience_session is not None:
-            with self._guard.calling(self._lenience):
+            with self.guard.calling(self.lenience):
                 self._lenience_session.observe(report)
 
     def close(self) -> None:
         """Free the cache."""
-        if not self._keep_open:
-            self._session.close()
+        if not self.keep_open:
+            self.session.close()
 
     def _decide(
         self,
@@ -211,41 +216,41 @@ class ModelOracle(Oracle):
 
         A rule that fails costs speed, never a token: Algorithm 1 verifies the same draft with the same numbers.
         """
-        prefixes = _prefixes(rows, proposal) if self._to_probs.needs_prefix else None
-        values = self._to_probs.scores if self._to_probs.greedy else self._to_probs
+        prefixes = _prefixes(rows, proposal) if self.to_probs.needs_prefix else None
+        values = self.to_probs.scores if self.to_probs.greedy else self.to_probs
         p = values(logits.flatten(0, 1), prefixes).view(logits.shape)
-        self._p = None if self._to_probs.greedy else p
+        self._p = None if self.to_probs.greedy else p
         l_each = None if lenience is None else uploaded(lenience, p.device)
         uniforms = uploaded(numbers, p.device, torch.float64) if numbers else None
         if type(rule) is SpeculativeSampling:
             return fetch(proposal, decide(rule, proposal, p, l_each, uniforms), faults)
-        with self._guard.calling(rule, self._use_algorithm_1):
+        with self.guard.calling(rule, self._use_algorithm_1):
             answered = fetch(proposal, decide(rule, proposal, p, l_each, uniforms), faults)
             if wrong := wrong_values(answered, p.shape[2]):
                 raise PluginError(f"{wrong} Algorithm 1 takes its place.")
             if all(sound or row.reason for sound, row in zip(answered.sound, rows, strict=True)):
                 return answered
         answered = self._decide(SpeculativeSampling(), rows, proposal, logits, lenience, numbers, faults)
-        if self._rule is rule and all(answered.sound):
+        if self.rule is rule and all(answered.sound):
             unsound = "sound is False although the target's distribution is one. Algorithm 1 takes its place."
-            self._guard.fail(rule, PluginError(unsound))
+            self.guard.fail(rule, PluginError(unsound))
             self._use_algorithm_1()
         return answered
 
     def _use_algorithm_1(self) -> None:
-        self._rule = SpeculativeSampling()
+        self.rule = SpeculativeSampling()
 
     def _numbers(self, rows: Sequence[Row], proposal: Proposal) -> list[list[float]]:
         """Draw r_1 ... r_n of each row, and the number for its next token in the last of K + 1 columns.
 
         Nothing where the target decodes greedily.
         """
-        if self._to_probs.greedy:
+        if self.to_probs.greedy:
             return []
         width = proposal.tokens.shape[1]
         # A finished row consumes none: inside a hierarchy it resumes later, whatever its neighbors did.
         counts = [0 if row.reason else n + 1 for row, n in zip(rows, proposal.lengths, strict=True)]
-        drawn = self._generators.numbers(counts, width + 1)
+        drawn = self.generators.numbers(counts, width + 1)
         for numbers, n in zip(drawn, proposal.lengths, strict=True):
             numbers[width] = numbers[n]  # r beyond a draft is never used
         return drawn
@@ -254,29 +259,10 @@ class ModelOracle(Oracle):
         """Return l of each position of a draft of this width, `[B][width]`; None where all are 1."""
         if self._lenience_session is None or not width:
             return None
-        with self._guard.calling(self._lenience):
+        with self.guard.calling(self.lenience):
             self._last_lenience = checked_lenience(self._lenience_session.lenience(), len(self._last_lenience))
         rows = tuple((*row[:width], *[row[-1]] * (width - len(row))) for row in self._last_lenience)
         return list(map(list, rows)) if any(value < 1 for row in rows for value in row) else None
-
-    def _numbers_of(
-        self,
-        rows: Sequence[Row],
-        proposal: Proposal,
-        logits: Tensor,
-        lenience: list[list[float]] | None,
-        numbers: list[list[float]],
-        answered: Answered,
-    ) -> tuple[Verification, ...]:
-        """Return the numbers that decided an answer; see `record`."""
-        p, exact = self._p, type(self._rule) is SpeculativeSampling
-        if p is None:
-            prefixes = _prefixes(rows, proposal) if self._to_probs.needs_prefix else None
-            flat = logits.flatten(0, 1)
-            one_hot = exact and lenience is None
-            p = self._to_probs(flat, prefixes) if one_hot else self._to_probs.scores(flat, prefixes).softmax(1)
-            p = p.view(logits.shape)
-        return verifications(proposal, p, lenience, numbers, answered, algorithm_1=exact)
 
 
 def checked_lenience(asked: Sequence[float | Sequence[float]], count: int) -> tuple[tuple[float, ...], ...]:

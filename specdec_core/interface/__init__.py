@@ -20,18 +20,11 @@ from specdec_core.interface.drafter import (
     TargetFeatures,
     TargetInfo,
 )
-from specdec_core.interface.errors import (
-    ConfigError,
-    ModelError,
-    PluginError,
-    SpecdecError,
-)
+from specdec_core.interface.errors import ConfigError, ModelError, PluginError, SpecdecError
 from specdec_core.interface.outcome import Outcome, StepReport
 from specdec_core.interface.proposal import Candidates, Dense, PointMass, Proposal, Sparse
 from specdec_core.interface.rules import AcceptanceResult, AcceptanceRule
-from specdec_core.interface.settings import (
-    ModelSettings,
-)
+from specdec_core.interface.settings import ModelSettings
 from specdec_core.interface.spec import (
     DrafterConfig,
     LenienceConfig,

@@ -22,12 +22,7 @@ from specdec_core.interface import (
     TargetInfo,
     Trainer,
 )
-from specdec_core.interface.errors import (
-    PluginError,
-    SpecdecError,
-    exception_text,
-    unknown_name,
-)
+from specdec_core.interface.errors import PluginError, SpecdecError, exception_text, unknown_name
 from specdec_core.interface.spec import ListedKind, PluginKind
 from specdec_core.registry.discovery import LoadedPlugin, Origin, discover
 from specdec_core.registry.hookspecs import KIND_LABELS

@@ -18,13 +18,7 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from specdec_core.interface import ModelsSpec
-from specdec_core.interface.errors import (
-    ConfigError,
-    ModelError,
-    PluginError,
-    exception_text,
-    unknown_name,
-)
+from specdec_core.interface.errors import ConfigError, ModelError, PluginError, exception_text, unknown_name
 from specdec_core.interface.files import input_path
 from specdec_core.registry.registry import default_registry
 

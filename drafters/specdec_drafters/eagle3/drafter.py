@@ -8,15 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from specdec_core.interface import (
-    Branches,
-    Drafter,
-    DraftRequest,
-    DraftSession,
-    Outcome,
-    SessionInfo,
-    TargetInfo,
-)
+from specdec_core.interface import Branches, Drafter, DraftRequest, DraftSession, Outcome, SessionInfo, TargetInfo
 from specdec_core.models import LoadedModel, inspect_family, moved, uploaded
 from specdec_drafters.common.model_drafter import ModelDraftSession, max_length_of
 from specdec_drafters.eagle3.checkpoint import read_eagle3

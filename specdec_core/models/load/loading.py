@@ -24,11 +24,7 @@ from specdec_core.models.device import parse_device, parse_dtype
 from specdec_core.models.fast.compiling import compile_as_set
 from specdec_core.models.fast.packing import pack_as_set
 from specdec_core.models.inflation import inflate
-from specdec_core.models.load.adapter import (
-    read_adapter,
-    refuse_adapter_on_hub,
-    with_adapter,
-)
+from specdec_core.models.load.adapter import read_adapter, refuse_adapter_on_hub, with_adapter
 from specdec_core.models.load.checkpoint import (
     check_complete,
     check_weight_files,

@@ -9,14 +9,7 @@ from specdec_core.interface.errors import ConfigError, reading
 from specdec_core.interface.files import open_text
 from specdec_core.interface.settings import GenerationSettings, SamplingSettings, TargetConfig
 from specdec_core.models import load_outline
-from specdec_core.offline.record.format import (
-    HEADER,
-    PartHeader,
-    Record,
-    RecordedPrompts,
-    RecordHeader,
-    TextLine,
-)
+from specdec_core.offline.record.format import HEADER, PartHeader, Record, RecordedPrompts, RecordHeader, TextLine
 from specdec_core.offline.record.recorded_target import fingerprint_tokenizer, save_tokenizer
 from specdec_core.offline.record.store import RecordWriter, validated
 from specdec_core.offline.record.tasks import fingerprint_ids

@@ -9,11 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from specdec_core.cluster import Pool, pooled
 from specdec_core.interface.errors import ArgumentError, ConfigError
-from specdec_core.offline.candidate_runs import (
-    DEFAULT_GAMMAS,
-    DrafterLike,
-    study_of_drafters,
-)
+from specdec_core.offline.candidate_runs import DEFAULT_GAMMAS, DrafterLike, study_of_drafters
 from specdec_core.offline.record.tasks import named_models, part_for, recorded_tasks
 from specdec_core.registry.registry import default_registry
 from specdec_core.registry.settings_models import plugin_settings

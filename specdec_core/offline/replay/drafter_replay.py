@@ -25,7 +25,7 @@ from specdec_core.offline.record.format import Record, RecordedText, RecordPart
 from specdec_core.offline.replay.preparation import Preparation
 from specdec_core.offline.replay.text_acceptance import TextAcceptance
 from specdec_core.offline.replay.text_oracle import ForcedDraft, ForcedText, TextOracle
-from specdec_core.registry.registry import Registry
+from specdec_core.registry.registry import Registry, default_registry
 
 BATCH_SIZE = 16
 """Number of texts that a drafter is asked for together. Another one may change the last bits of results."""
@@ -87,7 +87,7 @@ class DrafterReplay:
         self._max_gamma = max_gamma
         self._draft_sampling = draft_sampling
         self._progress = progress or NoProgress()
-        self._preparation = Preparation(record, part.header, registry, folder, target)
+        self._preparation = Preparation(record, part.header, registry or default_registry(), folder, target)
         self.drafter, self._batch_size = self._preparation.drafter(drafter), batch_size
         self._acceptance: tuple[TextAcceptance, ...] | None = None
         self._autoregressive = self.drafter.autoregressive if autoregressive is None else autoregressive

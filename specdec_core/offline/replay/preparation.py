@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
 
@@ -28,16 +29,17 @@ from specdec_core.offline.record.format import PartHeader, Record, RecordedText
 from specdec_core.offline.record.recorded_target import load_recorded, target_info
 from specdec_core.offline.replay.text_oracle import ForcedText
 from specdec_core.registry.nesting import Keys
-from specdec_core.registry.registry import Registry, default_registry
+from specdec_core.registry.registry import Registry
 
 
+@dataclass(eq=False)
 class Preparation:
     """Loads drafters for the target of a record, and the target itself where a drafter needs it.
 
     Args:
         record: The record.
         header: Settings of the part.
-        registry: Where plugins come from; by default the installed ones.
+        registry: Where plugins come from.
         folder: Base for relative paths in plugin settings.
         target: The loaded target, if there is one.
 
@@ -45,19 +47,12 @@ class Preparation:
         notes: What a reader of the results should know.
     """
 
-    def __init__(
-        self,
-        record: Record,
-        header: PartHeader,
-        registry: Registry | None,
-        folder: Path,
-        target: LoadedModel | None,
-    ) -> None:
-        self._record, self._header = record, header
-        self._registry = registry or default_registry()
-        self._folder = folder
-        self._given = target
-        self.notes: list[str] = []
+    record: Record
+    header: PartHeader
+    registry: Registry
+    folder: Path
+    target: LoadedModel | None
+    notes: list[str] = field(default_factory=list)
 
     def drafter(self, given: PluginConfig | Drafter) -> Drafter:
         """Return the drafter that was given, or load the one that was configured.
@@ -71,7 +66,7 @@ class Preparation:
             PluginError: It cannot be loaded, or its requirements are not met.
         """
         drafter = given if isinstance(given, Drafter) else self._load(given)
-        vocab = self._record.header.vocab_size
+        vocab = self.record.header.vocab_size
         if drafter.target.vocab_size != vocab:
             raise ConfigError(
                 f"{type(drafter).__name__} drafts for a target with {drafter.target.vocab_size} token ids; the "
@@ -98,12 +93,12 @@ class Preparation:
             raise ConfigError(f"{name} has {len(text.tokens)} tokens and {len(text.probabilities)} probabilities.")
         p = text.probabilities
         # Greedy texts have their tokens with certainty, whatever is noted.
-        if not (self._header.sampling.greedy or ((p > 0) & (p <= 1 + 1e-4)).all()):
+        if not (self.header.sampling.greedy or ((p > 0) & (p <= 1 + 1e-4)).all()):
             raise ConfigError(
                 f"{name} holds a probability that is not in (0, 1]: {float(p.min()):g} to "
                 f"{float(p.max()):g}. Each must be what its token was sampled with."
             )
-        start = self._record.header.start_id
+        start = self.record.header.start_id
         begin = text.prompt if start is None else (start,)
         last, states = self._hidden(text, hidden_layers) if hidden_layers else (None, {})
         limit = self._limit(text, len(begin))
@@ -112,9 +107,9 @@ class Preparation:
     def _all_p(self, text: RecordedText) -> tuple[NDArray[np.int64], NDArray[np.float32]] | None:
         """Return the most probable tokens and their p, if no others have any; None in greedy decoding."""
         tokens, p = text.top_tokens, text.top_probabilities
-        if tokens is None or p is None or self._header.sampling.greedy:
+        if tokens is None or p is None or self.header.sampling.greedy:
             return None
-        whole = tokens.shape[1] == self._record.header.vocab_size or not p[:, -1].any()
+        whole = tokens.shape[1] == self.record.header.vocab_size or not p[:, -1].any()
         return (tokens, p) if whole else None
 
     def _limit(self, text: RecordedText, begin: int) -> int:
@@ -122,16 +117,16 @@ class Preparation:
         length = len(text.tokens)
         if text.finish_reason in ("length", "context"):
             return length
-        longest = self._record.header.max_length
-        most = self._header.generation.max_new_tokens
+        longest = self.record.header.max_length
+        most = self.header.generation.max_new_tokens
         return max(length, most if longest is None else min(most, longest - begin))
 
     def _load(self, config: PluginConfig) -> Drafter:
         info = self._info()
         unmet = partial(self._unmet, config)
         if len(unmet(info)) > len(unmet(info, loaded=True)):
-            info = self._target.info(self._folder)
-        return create_drafter(self._registry, config, info)
+            info = self._loaded_target.info(self.folder)
+        return create_drafter(self.registry, config, info)
 
     def _unmet(
         self, config: PluginConfig, info: TargetInfo, *, loaded: bool = False
@@ -139,32 +134,32 @@ class Preparation:
         """Return the unmet requirements of a drafter; with `loaded`, those that the loaded target would leave."""
         return list(
             unmet_requirements(
-                self._registry,
+                self.registry,
                 config,
                 encoder_decoder=info.encoder_decoder,
                 has_tokenizer=info.tokenizer is not None,
                 has_hidden_states=loaded or info.features is not None,
                 has_model=loaded or info.model is not None,
-                folder=self._folder,
+                folder=self.folder,
             )
         )
 
     def _info(self) -> TargetInfo:
-        if self._given is not None:
-            return self._given.info(self._folder)
-        return target_info(self._record, self._folder)
+        if self.target is not None:
+            return self.target.info(self.folder)
+        return target_info(self.record, self.folder)
 
     @cached_property
-    def _target(self) -> LoadedModel:
+    def _loaded_target(self) -> LoadedModel:
         """The target, loaded if none was given."""
-        if self._given is not None:
-            return self._given
-        if self._record.header.source is not None:
+        if self.target is not None:
+            return self.target
+        if self.record.header.source is not None:
             raise ModelError(
                 "this drafter works on the target, or on its hidden states, which an imported record does not "
                 "hold. Record the target with `specdec record --hidden`, or choose another drafter."
             )
-        return load_recorded(self._record, self._folder)
+        return load_recorded(self.record, self.folder)
 
     def _hidden(self, text: RecordedText, hidden_layers: tuple[int, ...]) -> tuple[Tensor, Mapping[int, Tensor]]:
         layers = [layer for layer in hidden_layers if layer != LAST_HIDDEN]
@@ -174,7 +169,7 @@ class Preparation:
         note = f"The record holds {what}: the target read each text once to compute them."
         if note not in self.notes:
             self.notes.append(note)
-        target = self._target
+        target = self._loaded_target
         if target.features is None:
             raise ModelError(f"{target.name} has no output embedding for hidden states; choose another drafter.")
         found = forced_pass(target, text.prompt, text.tokens.tolist(), layers=layers)
