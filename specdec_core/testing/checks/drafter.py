@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
 import torch
 
-from specdec_core.decoding.request import KeepDrafting
 from specdec_core.interface import Drafter, DrafterConfig, TokenTree
 from specdec_core.interface.errors import ConfigError
 from specdec_core.interface.settings import SamplingSettings
@@ -92,12 +91,9 @@ class DrafterChecks(Kit):
         drafter: Drafter | None = None,
         rows: Sequence[Sequence[int]] = ROWS,
         setting: Setting = SETTINGS[0],
-        *,
-        max_gamma: int = 5,
-        primed: bool = True,
-        keep_drafting: KeepDrafting | None = None,
+        **options: Any,
     ) -> SessionDriver:
-        """Open a session over some rows."""
+        """Open a session over some rows. The options are those of `SessionDriver`."""
         return SessionDriver(
             target,
             drafter or self.drafter(target),
@@ -105,22 +101,15 @@ class DrafterChecks(Kit):
             sources=rows,
             sampling=setting.sampling,
             tree=setting.tree,
-            max_gamma=max_gamma,
-            seed=self.seed,
-            primed=primed,
-            keep_drafting=keep_drafting,
+            **{"seed": self.seed, **options},
         )
 
     def sessions(
-        self,
-        rows: Sequence[Sequence[int]] = ROWS,
-        settings: Sequence[Setting] = SETTINGS,
-        max_gamma: int = 5,
-        keep_drafting: KeepDrafting | None = None,
+        self, rows: Sequence[Sequence[int]] = ROWS, settings: Sequence[Setting] = SETTINGS, **options: Any
     ) -> Iterator[SessionDriver]:
         """Yield a session for each target and each setting; they are closed after a success."""
         for target, setting in self.cases(settings):
-            driver = self.open(target, None, rows, setting, max_gamma=max_gamma, keep_drafting=keep_drafting)
+            driver = self.open(target, None, rows, setting, **options)
             yield driver
             driver.close()
 

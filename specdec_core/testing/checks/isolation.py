@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import gc
 import threading
+from dataclasses import replace
 
 import torch
 from pydantic import BaseModel
@@ -30,16 +31,8 @@ class IsolationChecks(DrafterChecks):
         for driver in self.sessions():
             together = [driver.step(step) for step in range(4)]
             for row, tokens in enumerate(driver.first_rows):
-                alone = SessionDriver(
-                    driver.target,
-                    driver.drafter,
-                    [tokens],
-                    sources=[driver.sources[row]],
-                    sampling=driver.sampling,
-                    tree=driver.tree,
-                    seed=self.seed,
-                    indices=[row],
-                )
+                sources = [driver.sources[row]]
+                alone = replace(driver, rows=[list(tokens)], sources=sources, indices=[row], prefilled=False)
                 for step, batched in enumerate(together):
                     _require_same(driver, row, batched[row], alone.step(step)[0], "the row's draft alone")
                 alone.close()

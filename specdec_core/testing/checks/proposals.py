@@ -19,7 +19,7 @@ from specdec_core.testing.checks.drafter import ROWS, SETTINGS, DrafterChecks, S
 from specdec_core.testing.failures import CheckFailure
 from specdec_core.testing.harness.session_driver import CAPACITY, SessionDriver
 from specdec_core.testing.harness.statistics import SUSPICIOUS, UNREMARKABLE, p_of_groups
-from specdec_core.testing.harness.tiny_target import VOCAB, TinyTarget
+from specdec_core.testing.harness.tiny_target import PROMPT, VOCAB, TinyTarget
 
 DRAFT_DEPTH = 4
 MIN_DRAFTS, MAX_DRAFTS = 600, 4800
@@ -92,14 +92,8 @@ class ProposalChecks(DrafterChecks):
         size, batch, sessions = MIN_DRAFTS, 200, 0
         while True:
             while sessions * batch < size:
-                driver = SessionDriver(
-                    target,
-                    self.drafter(target),
-                    [target.begin()] * batch,
-                    sampling=setting.sampling,
-                    tree=setting.tree,
-                    seed=self.seed + 1 + sessions,
-                )
+                seed = self.seed + 1 + sessions
+                driver = self.open(target, None, [PROMPT] * batch, setting, seed=seed)
                 _collect(driver, groups, prefix=12 if sessions % 3 == 0 else 0)
                 driver.close()
                 sessions += 1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -74,6 +74,7 @@ class _Generators(RowGenerators):
         RowGenerators.__init__(self, [row_seed(seed, index) for index in self._indices])
 
 
+@dataclass(eq=False)
 class SessionDriver:
     """Drives a drafter's session over a batch, with the proposer of the core.
 
@@ -81,7 +82,7 @@ class SessionDriver:
         target: The target.
         drafter: The drafter.
         rows: The committed tokens that each row begins with.
-        sources: With an encoder, the source of each row.
+        sources: With an encoder, the source of each row; by default `PROMPT`.
         sampling: Sampling settings of drafts.
         tree: The shape of drafts; None for lines.
         max_gamma: Maximum draft length.
@@ -108,53 +109,47 @@ class SessionDriver:
             core would not verify a proposal.
     """
 
-    def __init__(
-        self,
-        target: TinyTarget,
-        drafter: Drafter,
-        rows: Sequence[Sequence[int]],
-        *,
-        sources: Sequence[Sequence[int]] | None = None,
-        sampling: SamplingSettings | None = None,
-        tree: TreeShape | None = None,
-        max_gamma: int = 4,
-        seed: int = 0,
-        indices: Sequence[int] | None = None,
-        prefilled: bool = False,
-        primed: bool = True,
-        keep_drafting: KeepDrafting | None = None,
-    ) -> None:
-        if primed and drafter.remembers:
+    target: TinyTarget
+    drafter: Drafter
+    rows: list[list[int]]
+    _: KW_ONLY
+    sources: Sequence[Sequence[int]] = ()
+    sampling: SamplingSettings = field(default_factory=SamplingSettings)
+    tree: TreeShape | None = None
+    max_gamma: int = 5
+    seed: int = 0
+    indices: Sequence[int] = ()
+    prefilled: bool = False
+    primed: bool = True
+    keep_drafting: KeepDrafting | None = None
+
+    def __post_init__(self) -> None:
+        target, drafter = self.target, self.drafter
+        if self.primed and drafter.remembers:
             _prime(target, drafter)
-        self.target, self.drafter = target, drafter
-        self.rows = [list(row) for row in rows]
-        self._views = tuple(map(TokenView, self.rows))
-        self.first_rows = tuple(map(tuple, self.rows))
+        self.rows = rows = list(map(list, self.rows))
+        self._views = tuple(map(TokenView, rows))
+        self.first_rows = tuple(map(tuple, rows))
         self.finished = [False] * len(rows)
-        self.sources = [list(PROMPT)] * len(rows) if sources is None else [list(source) for source in sources]
-        self.sampling = sampling or SamplingSettings()
-        self.tree = tree
+        self.sources = self.sources or [PROMPT] * len(rows)
         self.hidden: tuple[Tensor, Tensor] | None = None
         self.drafts: list[Draft] = [Draft((), ())] * len(rows)
-        self._prefilled = prefilled
-        self._seed = seed
-        self._log = [f"opened a session for {_rows(self.rows)} on {target}"]
-        self._indices = range(len(rows)) if indices is None else indices
-        self._generators = _Generators(seed, self._indices)
+        self._log = [f"opened a session for {_rows(rows)} on {target}"]
+        self._generators = _Generators(self.seed, self.indices or range(len(rows)))
         self._plan: Sequence[int] | TreeShape = ()
         self.info = SessionInfo(
             batch_size=len(rows),
             vocab_size=target.loaded.vocab_size,
             capacity=CAPACITY,
-            max_gamma=max_gamma,
+            max_gamma=self.max_gamma,
             device=target.loaded.device,
             sources=tuple(map(tuple, self.sources)) if target.encoder_decoder else None,
-            trees=tree is not None,
+            trees=self.tree is not None,
         )
-        batch = BatchInfo(len(rows), max_gamma, (CAPACITY,) * len(rows), self.sampling.greedy)
+        batch = BatchInfo(len(rows), self.max_gamma, (CAPACITY,) * len(rows), self.sampling.greedy)
         to_probs = LogitsToProbs(self.sampling).for_batch(list(map(len, rows)))
         context = LoopContext(to_probs, self._generators, PluginGuard(strict=True))
-        asked = ScriptedGamma(max_gamma, lambda: self._plan, keep_drafting)
+        asked = ScriptedGamma(self.max_gamma, lambda: self._plan, self.keep_drafting)
         with calling(self.log, "a DraftSession"):
             self._proposer = context.open_drafting(drafter, asked, self.info, batch)
         self.session = weak_reference(self._proposer.session)
@@ -183,7 +178,7 @@ class SessionDriver:
             self._log.append(f"requested {self.tree}, paths of at most {_list(room)}, after {_rows(self.rows)}")
         states = (
             self.target.hidden_states(self.drafter.hidden_layers, self.rows, self.sources)
-            if self._prefilled
+            if self.prefilled
             else {}
         )
         last = states.get(LAST_HIDDEN)
@@ -263,7 +258,7 @@ class SessionDriver:
 
     def commit(self, outcome: Outcome) -> None:
         """Append the committed tokens, and call the session's `commit`."""
-        self._prefilled = True
+        self.prefilled = True
         for row, new in zip(self.rows, outcome.committed, strict=True):
             row.extend(new)
         how = f"accepted {_list(outcome.accepted)} of them" if any(outcome.drafted) else "did not use the drafter"
@@ -288,18 +283,7 @@ class SessionDriver:
 
     def reopen(self) -> SessionDriver:
         """Return a driver with a new session that begins with the tokens committed so far."""
-        return SessionDriver(
-            self.target,
-            self.drafter,
-            self.rows,
-            sources=self.sources,
-            sampling=self.sampling,
-            tree=self.tree,
-            max_gamma=self.info.max_gamma,
-            seed=self._seed,
-            indices=self._indices,
-            prefilled=self._prefilled,
-        )
+        return replace(self, primed=True, keep_drafting=None)
 
     @property
     def log(self) -> str:
