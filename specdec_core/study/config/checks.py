@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, TypeAlias, cast
 
 from specdec_core.interface.run import RunSettings
 from specdec_core.models.load.model_requirements import unmet_requirements
@@ -46,20 +46,22 @@ def run_problems(
     for task in tasks:
         for run in task.runs:
             by_name[run.name].append(task)
-    of_run = [by_name[run.name] for run in runs]
-    yield from _requirements(runs, of_run, registry, folder)
-    yield from _rules(runs, of_run)
+    compared = [(index, run, by_name[run.name]) for index, run in enumerate(runs)]
+    yield from _requirements(compared, registry, folder)
+    yield from _rules(compared)
     if config.lossless:
-        yield from _lossy(runs, of_run)
-    yield from _generations(config, runs, tasks, of_run)
-    yield from _engines(config, runs, of_run, tasks)
+        yield from _lossy(compared)
+    yield from _generations(config, compared, tasks)
+    yield from _engines(config, compared, tasks)
 
 
-def _requirements(
-    runs: Sequence[Run], of_run: Sequence[Sequence[Task]], registry: Registry, folder: Path
-) -> Iterator[Problem]:
+_Compared: TypeAlias = Sequence[tuple[int, Run, Sequence[Task]]]
+"""Each run with its number and the tasks that compare it."""
+
+
+def _requirements(compared: _Compared, registry: Registry, folder: Path) -> Iterator[Problem]:
     """Yield unmet requirements of drafters, with the tasks if only some are affected."""
-    targets = {task.name: task.target for tasks in of_run for task in tasks}
+    targets = {task.name: task.target for _, _, tasks in compared for task in tasks}
     facts: dict[str | None, dict[str, Any]] = {
         name: {
             "encoder_decoder": has_encoder(target.model, folder, target.subfolder),
@@ -67,7 +69,7 @@ def _requirements(
         }
         for name, target in targets.items()
     }
-    for index, (run, tasks) in enumerate(zip(runs, of_run, strict=True)):
+    for index, run, tasks in compared:
         found: dict[tuple[Keys, str], list[Task]] = {}
         for task in tasks if run.drafter is not None else ():
             unmet = unmet_requirements(registry, cast("Any", run.drafter), **facts[task.name], folder=folder)
@@ -78,9 +80,9 @@ def _requirements(
             yield Problem(("runs", index, "drafter", *keys), where + problem)
 
 
-def _rules(runs: Sequence[Run], of_run: Sequence[Sequence[Task]]) -> Iterator[Problem]:
+def _rules(compared: _Compared) -> Iterator[Problem]:
     """Yield acceptance rules that work neither at a task's temperature nor with a run's lenience."""
-    for index, (run, tasks) in enumerate(zip(runs, of_run, strict=True)):
+    for index, run, tasks in compared:
         if run.rule is not None:
             sampled = [task for task in tasks if not task.sampling.greedy]
             for setting, problem in run.problems(greedy=not sampled):
@@ -89,9 +91,9 @@ def _rules(runs: Sequence[Run], of_run: Sequence[Sequence[Task]]) -> Iterator[Pr
                     yield Problem(("runs", index, "rule"), where + problem)
 
 
-def _lossy(runs: Sequence[Run], of_run: Sequence[Sequence[Task]]) -> Iterator[Problem]:
+def _lossy(compared: _Compared) -> Iterator[Problem]:
     """Yield runs that may change the target's distribution."""
-    for index, (run, tasks) in enumerate(zip(runs, of_run, strict=True)):
+    for index, run, tasks in compared:
         lossy = [task for task in tasks if not run.lossless_for(task.sampling)]
         if run.lenient:
             yield Problem(
@@ -107,9 +109,7 @@ def _lossy(runs: Sequence[Run], of_run: Sequence[Sequence[Task]]) -> Iterator[Pr
             )
 
 
-def _generations(
-    config: StudyConfig, runs: Sequence[Run], tasks: Sequence[Task], of_run: Sequence[Sequence[Task]]
-) -> Iterator[Problem]:
+def _generations(config: StudyConfig, compared: _Compared, tasks: Sequence[Task]) -> Iterator[Problem]:
     """Yield settings that do not go together with how a task generates."""
     for index, task in enumerate(tasks):
         for name, problem in RunSettings().generation_problems(task.sampling, task.generation):
@@ -117,30 +117,27 @@ def _generations(
             written = config.tasks is not None and getattr(config.tasks[index], part) is not None
             keys: Keys = ("tasks", index, part, name) if written else (part, name)
             yield Problem(keys, problem, f"{_in_tasks([task])}{part}.{name}: ")
-    for index, (run, compared) in enumerate(zip(runs, of_run, strict=True)):
-        for task in compared:
+    for index, run, own in compared:
+        for task in own:
             for name, problem in run.generation_problems(task.sampling, task.generation):
                 if name in RunSettings.model_fields:
                     yield Problem(("runs", index, name), problem, f"{_in_tasks([task])}{name}: ")
 
 
-def _engines(
-    config: StudyConfig, runs: Sequence[Run], of_run: Sequence[Sequence[Task]], tasks: Sequence[Task]
-) -> Iterator[Problem]:
+def _engines(config: StudyConfig, compared: _Compared, tasks: Sequence[Task]) -> Iterator[Problem]:
     """Yield settings that an engine does not take."""
-    baseline = [("baseline", tasks)] if config.baseline is not None else []
-    served: list[tuple[Keys, Sequence[Task]]] = [((name,), compared) for name, compared in baseline]
-    for index, (run, compared) in enumerate(zip(runs, of_run, strict=True)):
+    served: list[tuple[Keys, Sequence[Task]]] = [(("baseline",), tasks)] if config.baseline is not None else []
+    for index, run, own in compared:
         if run.engine is None:
             continue
-        served.append((("runs", index), compared))
+        served.append((("runs", index), own))
         for name in ("lenience", "rule", "draft_sampling", "draft_beams"):
             if getattr(run, name) is not None:
                 yield Problem(
                     ("runs", index, name), f"{name}: a server is not told; start it with the setting instead."
                 )
-    for keys, compared in served:
-        for task in compared:
+    for keys, own in served:
+        for task in own:
             if task.generation.constraint is not None or task.generation.beams > 1:
                 what = "beams" if task.generation.beams > 1 else "constraint"
                 where = _in_tasks([task])
