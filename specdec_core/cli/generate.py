@@ -238,11 +238,12 @@ def _decode(task: Task, run: Run, how: _Decoding) -> None:
     with errors.status("loading torch and the model") if shown else nullcontext(), plugin_output():
         from specdec_core.decoding.chat import Conversations
         from specdec_core.decoding.observers import TraceObserver
+        from specdec_core.models import load_as_set
         from specdec_core.sampling.generators import row_seed
-        from specdec_core.study.run.factory import load_target, make_decoder, ready_prompts
+        from specdec_core.study.run.factory import make_decoder, ready_prompts
 
         quieten_libraries()
-        target = load_target(task.target)
+        target = load_as_set(task.target)
         prompts = ready_prompts(target, task.prompts, task.chat_template)
         decoder = make_decoder(
             target,

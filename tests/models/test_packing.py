@@ -10,11 +10,10 @@ import torch
 from specdec_core.decoding.decoder import Decoder
 from specdec_core.interface import ModelError
 from specdec_core.interface.settings import GenerationSettings, SamplingSettings, TargetConfig
-from specdec_core.models import load_model, pack, quantize, wrap_model
+from specdec_core.models import load_as_set, load_model, pack, quantize, wrap_model
 from specdec_core.models.fast import packing
 from specdec_core.models.fast.packed_linear import PackedLinear
 from specdec_core.models.fast.packing import is_packed, pack_as_set, unpack
-from specdec_core.study.run.factory import load_target
 from tests.tiny import DECODER_ONLY, ENCODER_DECODER, tiny_model
 from tests.toys import Gamma, TableDrafter
 
@@ -83,7 +82,7 @@ def test_a_study_packs_with_a_setting(tmp_path):
     whole = load_model(tmp_path, packed=True)
     assert packed_layers(whole.model)
     config = TargetConfig(model=str(tmp_path), packed=True, inflate={"layers": 2, "width": 96})
-    larger = load_target(config)
+    larger = load_as_set(config)
     assert any("decoder.block.3" in name for name in packed_layers(larger.model)), "what was added is packed too"
     torch.testing.assert_close(logits_of(larger.model), logits_of(whole.model), atol=1e-4, rtol=1e-4)
 
@@ -117,10 +116,10 @@ class TestAuto:
     def test_it_is_the_default_of_load_model_and_of_studies(self, tmp_path):
         tiny_model("t5").save_pretrained(tmp_path)
         assert is_packed(load_model(tmp_path))
-        assert is_packed(load_target(TargetConfig(model=str(tmp_path))))
-        assert is_packed(load_target(TargetConfig(model=str(tmp_path), inflate={"layers": 1, "width": 8})))
+        assert is_packed(load_as_set(TargetConfig(model=str(tmp_path))))
+        assert is_packed(load_as_set(TargetConfig(model=str(tmp_path), inflate={"layers": 1, "width": 8})))
         assert not is_packed(load_model(tmp_path, packed=False))
-        assert not is_packed(load_target(TargetConfig(model=str(tmp_path), packed=False)))
+        assert not is_packed(load_as_set(TargetConfig(model=str(tmp_path), packed=False)))
 
     def test_it_leaves_models_that_cannot_be_packed(self, tmp_path):
         tiny_model("llama").save_pretrained(tmp_path)

@@ -9,13 +9,12 @@ from pydantic import ValidationError
 from specdec_core.decoding.decoder import Decoder
 from specdec_core.interface import ModelError
 from specdec_core.interface.settings import GenerationSettings, SamplingSettings, TargetConfig
-from specdec_core.models import inflate, load_model, pack, quantize, wrap_model
+from specdec_core.models import inflate, load_as_set, load_model, pack, quantize, wrap_model
 from specdec_core.models.fast.integer_products import Int8Product
 from specdec_core.models.fast.packed_linear import PackedLinear
 from specdec_core.models.fast.packing import describe_hardware, pack_as_set
 from specdec_core.offline.record.recorded_target import fingerprint_weights
 from specdec_core.offline.record.store import read_record
-from specdec_core.study.run.factory import load_target
 from tests.tiny import tiny_model
 from tests.toys import Gamma, TableDrafter
 
@@ -43,7 +42,7 @@ def test_greedy_texts_with_drafts_are_those_without(family):
 
 
 def test_a_study_rounds_with_a_setting():
-    target = load_target(TargetConfig(model="builtin:target", packed="int8"))
+    target = load_as_set(TargetConfig(model="builtin:target", packed="int8"))
     plain = load_model("builtin:target", packed=False)
     assert any(isinstance(layer, PackedLinear) for layer in target.model.modules())
     assert target.name == plain.name
@@ -54,7 +53,7 @@ def test_a_study_rounds_with_a_setting():
 
 
 def test_an_inflated_target_is_rounded_as_a_whole():
-    target = load_target(TargetConfig(model="builtin:target", packed="int8", inflate={"layers": 1, "width": 512}))
+    target = load_as_set(TargetConfig(model="builtin:target", packed="int8", inflate={"layers": 1, "width": 512}))
     layers = [layer for layer in target.model.modules() if isinstance(layer, PackedLinear)]
     assert len(layers) == 13 * 7 + 1
     assert all(isinstance(layer.product, Int8Product) for layer in layers)

@@ -10,25 +10,12 @@ from specdec_core.decoding.chat import check_converses
 from specdec_core.decoding.decoder import Decoder
 from specdec_core.decoding.prompt_ids import check_prompts
 from specdec_core.interface import Drafter
-from specdec_core.interface.settings import SamplingSettings, TargetConfig
-from specdec_core.models import LoadedModel, load_as_set
+from specdec_core.interface.settings import SamplingSettings
+from specdec_core.models import LoadedModel
 from specdec_core.registry.registry import Registry
 from specdec_core.study.config.prompt_file import PromptText
 from specdec_core.study.config.prompts import ReadyPrompt, encode_prompts, render_prompt
 from specdec_core.study.config.study import Run
-
-
-def load_target(config: TargetConfig, folder: Path = Path()) -> LoadedModel:
-    """Load a study's target, inflated, packed and compiled if the settings ask for it.
-
-    Args:
-        config: Settings of the target.
-        folder: Base for relative paths.
-
-    Raises:
-        ModelError: If it cannot be loaded, decoded exactly, inflated, packed or compiled.
-    """
-    return load_as_set(config, folder)
 
 
 def ready_prompts(

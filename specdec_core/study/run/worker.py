@@ -16,9 +16,8 @@ from specdec_core.cluster import LocalPool, Pool
 from specdec_core.interface import Progress
 from specdec_core.interface.settings import TargetConfig
 from specdec_core.interface.trainer import NoProgress
-from specdec_core.models import LoadedModel
+from specdec_core.models import LoadedModel, load_as_set
 from specdec_core.registry.registry import Registry, default_registry
-from specdec_core.study.run.factory import load_target
 from specdec_core.study.run.prepared import PreparedRun, RunJob
 
 
@@ -67,7 +66,7 @@ class Worker:
         if self._target is None or self._target[0] != job:
             self.release()  # frees memory before the next is loaded
             self.progress.stage(f"loading {job.config.model}")
-            self._target = job, load_target(job.config, job.folder)
+            self._target = job, load_as_set(job.config, job.folder)
         return self._target[1]
 
     def run(self, target: TargetJob, job: RunJob) -> PreparedRun:
