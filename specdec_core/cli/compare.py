@@ -30,10 +30,7 @@ class _Mode:
 
     record: Annotated[
         str | None,
-        typer.Option(
-            help="Replay the study on a record.",
-            metavar="RECORD",
-        ),
+        typer.Option(help="Replay the study on a record.", metavar="RECORD"),
     ] = None
     machine: Machines = None
     forecast: Annotated[

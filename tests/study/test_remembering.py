@@ -72,7 +72,7 @@ def test_a_run_that_remembers_without_saying_so_is_named_and_not_ranked(result_o
     assert not {one.name for one in fastest(list(runs.values()))} & {"sly-2", "stubborn"}
     cells = [row.cells[0] for row in results_table(list(runs.values())).rows]
     assert "sly-2 (keeps state)" in cells
-    assert "shared-2" in cells
+    assert {"shared-2", "shared-2 (in doubt)"} & set(cells)  # on a busy machine its times say nothing
 
 
 def test_results_say_who_remembers(result):

@@ -20,7 +20,6 @@ TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "spiece.model", "vocab.j
 """A folder with one of these holds a tokenizer."""
 _HUB_SECONDS = 10.0
 """How long the hub may take to answer."""
-"""The most bytes of a config.json."""
 
 
 def model_folder(model: str | Path, folder: Path = Path()) -> Path | None:
