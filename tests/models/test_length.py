@@ -177,6 +177,7 @@ def test_rows_that_begin_past_the_switch_have_the_frequencies_of_long_texts(name
         greedy(loaded, [prompts[0], [3, 4]])
 
 
+@pytest.mark.filterwarnings("ignore:TransformerDrafter takes at most:specdec_core.interface.errors.PluginWarning")
 def test_a_drafter_drafts_up_to_its_switch_and_a_row_not_by_its_neighbors(tmp_path):
     model_of("phi3 longrope").save_pretrained(tmp_path)
     target = wrap_model(model_of("mistral"))
@@ -250,3 +251,10 @@ def test_the_limits_of_positions_have_other_names():
     loaded = wrap_model(random_model(transformers.LEDConfig(**sizes, **limits)))
     (row,) = Decoder(loaded, temperature=0).generate([[5, 6, 7] * 8], max_new_tokens=40, ignore_eos=True).sequences
     assert (len(row.tokens), row.finish_reason) == (11, "context")
+
+
+def test_experts_that_take_few_tokens_of_a_pass_are_refused():
+    sizes = {"d_model": 32, "d_kv": 8, "d_ff": 48, "num_layers": 2, "num_heads": 4, "num_experts": 4}
+    config = transformers.SwitchTransformersConfig(**sizes, **IDS, decoder_start_token_id=0)
+    with pytest.raises(ModelError, match="'switch_transformers', expert_capacity"):
+        wrap_model(random_model(config))

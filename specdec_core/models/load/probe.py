@@ -25,6 +25,7 @@ TESTED_FAMILIES = frozenset({"gpt2", "llama", "qwen3", "mistral", "gemma3_text",
 
 _TESTED_WINDOWS = {"mistral": {"sliding_window"}, "gemma3_text": {"sliding_window"}}
 """Settings of tested families whose effect shows only with length, and that are tested, too."""
+_CAPACITY = "expert_capacity"
 _WINDOW = 6
 """Length of the twin's windows, in tokens."""
 _SHORT, _LONG = (5, 2), (19, 8)
@@ -87,12 +88,12 @@ def _unusual(loaded: LoadedModel) -> list[str]:
 
 
 def _windows(loaded: LoadedModel) -> set[str]:
-    """Return the settings that limit which of the earlier tokens are attended to."""
+    """Return the settings that limit which other tokens are attended to, or how many an expert takes of a pass."""
     settings = loaded.model.config.get_text_config(decoder=True).to_dict()
     return {
         name
         for name, value in settings.items()
-        if ("window" in name or name == "index_topk")
+        if ("window" in name or name in ("index_topk", _CAPACITY))
         and not any(part in name for part in ("layer", "pattern"))  # which layers have one
         and type(value) is int
         and value > 0
@@ -108,7 +109,10 @@ def _twin(loaded: LoadedModel, windows: set[str]) -> LoadedModel | None:
     text_config = config.get_text_config(decoder=True)
     try:
         for name in windows:
-            setattr(text_config, name, min(_WINDOW, getattr(text_config, name)))
+            small = 1 if name == _CAPACITY else min(_WINDOW, getattr(text_config, name))
+            for one in (config, text_config):  # with an encoder, the second is a copy
+                if hasattr(one, name):
+                    setattr(one, name, small)
         with without_progress_bar(), quiet_loading():
             twin, info = type(model).from_pretrained(
                 None, config=config, state_dict=model.state_dict(), dtype=model.dtype, output_loading_info=True
