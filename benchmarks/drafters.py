@@ -32,7 +32,7 @@ from transformers.utils import logging as hf_logging
 from specdec_core import default_registry
 from specdec_core.decoding.counts import Metrics
 from specdec_core.decoding.decoder import Decoder
-from specdec_core.decoding.request import DraftRecorder
+from specdec_core.decoding.drawing import DraftRecorder
 from specdec_core.interface import Drafter, DraftSession, Outcome, SessionInfo, TargetInfo
 from specdec_core.interface.settings import GenerationSettings, SamplingSettings
 from specdec_core.models import LoadedModel, inflate, load_model, wrap_model

@@ -31,7 +31,7 @@ from transformers.utils import logging as hf_logging
 
 from specdec_core import LoadedModel, default_registry, load_model
 from specdec_core.decoding.arguments import make_drafter
-from specdec_core.decoding.request import DraftRecorder
+from specdec_core.decoding.drawing import DraftRecorder
 from specdec_core.interface import SessionInfo
 from specdec_core.interface.settings import SamplingSettings
 from specdec_core.offline.record.format import Record, RecordedText, RecordPart

@@ -35,8 +35,8 @@ from pydantic import ValidationError
 from specdec_core import default_registry
 from specdec_core.decoding import proposer
 from specdec_core.decoding.decoder import Decoder
+from specdec_core.decoding.drawing import DraftRecorder
 from specdec_core.decoding.proposer import Proposer
-from specdec_core.decoding.request import DraftRecorder
 from specdec_core.decoding.step import Batch
 from specdec_core.interface import BatchInfo, GammaSession, LenienceSession, Outcome, PluginConfig, StepReport
 from specdec_core.interface.settings import GenerationSettings, SamplingSettings

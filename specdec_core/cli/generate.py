@@ -296,8 +296,8 @@ def _show_steps(
     trace: bool,
 ) -> "BatchResult":
     """Print the text of a prompt as it is generated, and return the result."""
+    from specdec_core.decoding.batch_loop import finished
     from specdec_core.decoding.observers import stream_text
-    from specdec_core.decoding.step_loop import finished
 
     steps = _advancing(steps, progress)
     if task.generation.beams > 1:  # which beam is the best is known at the end

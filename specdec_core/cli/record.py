@@ -143,7 +143,7 @@ def record(
 
 def _show(found: Record, output: Path, study: Path | None) -> None:
     """Print what the record holds, and the command that uses it."""
-    from specdec_core.study.run.repeats import outgrown
+    from specdec_core.study.run.finished_repeats import outgrown
 
     console = output_console()
     for part in found.parts:

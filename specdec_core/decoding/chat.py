@@ -8,11 +8,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeAlias, Unpack
 
 from specdec_core.decoding.arguments import Metadata, generation_settings, metadata_of_each
+from specdec_core.decoding.batch_loop import finished
 from specdec_core.decoding.counts import Metrics, RequestMetrics
 from specdec_core.decoding.observers import Observer
 from specdec_core.decoding.prompt_ids import Prompt, encode_prompt, leaves_room
 from specdec_core.decoding.result import BatchResult, Generation
-from specdec_core.decoding.step_loop import finished
 from specdec_core.interface import ConfigError, StepReport
 from specdec_core.interface.settings import GenerationOptions, GenerationSettings
 from specdec_core.models import LoadedModel

@@ -26,6 +26,7 @@ from specdec_core.decoding.arguments import (
     settings_or_default,
     with_options,
 )
+from specdec_core.decoding.batch_loop import finished, steps_of
 from specdec_core.decoding.beams.beam_batch import BeamBatch
 from specdec_core.decoding.beams.beam_decoder import BeamDecoder
 from specdec_core.decoding.chat import Chat
@@ -37,7 +38,6 @@ from specdec_core.decoding.prompt_ids import Prompt, as_prompts, check_batch, en
 from specdec_core.decoding.result import BatchResult, Generation, generation
 from specdec_core.decoding.rows import StopRule
 from specdec_core.decoding.step import Batch
-from specdec_core.decoding.step_loop import finished, steps_of
 from specdec_core.interface import (
     AcceptanceRule,
     ConfigError,

@@ -16,9 +16,9 @@ from functools import partial
 from typing import Any
 
 from specdec_core.decoding.arguments import run_settings
+from specdec_core.decoding.drawing import DraftRecorder, DraftSampler, NewTree
 from specdec_core.decoding.guard import PluginGuard
 from specdec_core.decoding.proposer import Proposer
-from specdec_core.decoding.request import DraftRecorder, DraftSampler, NewTree
 from specdec_core.decoding.rows import FinishReason, Row, StopRule
 from specdec_core.decoding.step import Batch
 from specdec_core.decoding.tree_draft import TreeDraft

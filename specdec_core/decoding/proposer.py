@@ -10,8 +10,8 @@ from types import MappingProxyType
 import torch
 from torch import Tensor
 
+from specdec_core.decoding.drawing import DraftRecorder, KeepDrafting
 from specdec_core.decoding.guard import PluginGuard, opened
-from specdec_core.decoding.request import DraftRecorder, KeepDrafting
 from specdec_core.decoding.validation import FAULTS, validate
 from specdec_core.interface import (
     BatchInfo,

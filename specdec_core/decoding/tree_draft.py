@@ -21,7 +21,7 @@ from specdec_core.sampling.generators import draw
 from specdec_core.sampling.logits import LogitsToProbs
 
 if TYPE_CHECKING:
-    from specdec_core.decoding.request import DraftRecord
+    from specdec_core.decoding.drawing import DraftRecord
 
 
 class LevelDraft(Protocol):

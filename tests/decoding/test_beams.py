@@ -11,7 +11,7 @@ from transformers import LogitNormalization, LogitsProcessor, SequenceBiasLogits
 
 from specdec_core.decoding.beams.beam_draft import BeamDraft, DraftSearch
 from specdec_core.decoding.decoder import Decoder
-from specdec_core.decoding.request import DraftRecord
+from specdec_core.decoding.drawing import DraftRecord
 from specdec_core.interface import (
     LAST_HIDDEN,
     AutoregressiveDrafter,

@@ -8,9 +8,9 @@ from random import Random
 import pytest
 import torch
 
+from specdec_core.decoding.batch_loop import finished
 from specdec_core.decoding.chat import Conversations
 from specdec_core.decoding.decoder import Decoder
-from specdec_core.decoding.step_loop import finished
 from specdec_core.interface import BestFirstTree, ConfigError
 from specdec_core.interface.errors import PromptError
 from specdec_core.interface.settings import GenerationSettings

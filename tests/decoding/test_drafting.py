@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from specdec_core.decoding.request import DraftRecorder
+from specdec_core.decoding.drawing import DraftRecorder
 from specdec_core.decoding.rows import TokenView
 from specdec_core.decoding.validation import (
     BAD_ID,

@@ -7,10 +7,10 @@ from types import SimpleNamespace
 
 import pytest
 
+from specdec_core.decoding.batch_loop import finished
 from specdec_core.decoding.decoder import Decoder
 from specdec_core.decoding.observers import Observer, TraceObserver, stream_text
 from specdec_core.decoding.rows import StopRule
-from specdec_core.decoding.step_loop import finished
 from specdec_core.interface import ConfigError
 from specdec_core.interface.errors import ArgumentError, PromptError
 from specdec_core.interface.settings import GenerationSettings, SamplingSettings

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from specdec_core.decoding.decoder import Decoder
+from specdec_core.decoding.drawing import DraftRecorder
 from specdec_core.decoding.observers import TraceObserver
-from specdec_core.decoding.request import DraftRecorder
 from specdec_core.interface import BestFirstTree, DraftSession, Proposal, TokenTree
 from specdec_core.interface.errors import PluginWarning
 from specdec_core.interface.settings import SamplingSettings

@@ -26,8 +26,8 @@ from specdec_core import (
     TargetInfo,
 )
 from specdec_core.cli.main import app
+from specdec_core.decoding.drawing import DraftRecorder
 from specdec_core.decoding.observers import TraceObserver
-from specdec_core.decoding.request import DraftRecorder
 from specdec_core.decoding.rows import TokenView
 from specdec_core.interface import TokenTree
 from specdec_core.registry.registry import Registry

@@ -10,7 +10,7 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
-from specdec_core.decoding.request import DraftRecorder
+from specdec_core.decoding.drawing import DraftRecorder
 from specdec_core.interface import (
     Candidates,
     Dense,

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from specdec_core.decoding.decoder import Decoder
+from specdec_core.decoding.drawing import DraftRecorder
 from specdec_core.decoding.observers import Observer
-from specdec_core.decoding.request import DraftRecorder
 from specdec_core.interface import (
     LAST_HIDDEN,
     Dense,

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from specdec_core.decoding.request import DraftRecorder
+from specdec_core.decoding.drawing import DraftRecorder
 from specdec_core.interface import BestFirstTree, Dense, PointMass, Sparse, TargetInfo
 from specdec_core.interface.settings import SamplingSettings
 from specdec_core.sampling.generators import RowGenerators

@@ -13,7 +13,7 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Metaspace
 from transformers import PreTrainedTokenizerFast
 
-from specdec_core.decoding.request import DraftRecorder
+from specdec_core.decoding.drawing import DraftRecorder
 from specdec_core.interface import ConfigError, Outcome, Sparse, TargetInfo
 from specdec_core.interface.settings import SamplingSettings
 from specdec_core.sampling.generators import RowGenerators

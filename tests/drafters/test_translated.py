@@ -12,7 +12,7 @@ import torch
 from tokenizers import decoders
 
 from specdec_core.decoding.decoder import Decoder
-from specdec_core.decoding.request import DraftRecorder
+from specdec_core.decoding.drawing import DraftRecorder
 from specdec_core.interface import Candidates, Dense, PluginError, PointMass, Proposal, Sparse, TargetInfo
 from specdec_core.interface.errors import PluginWarning
 from specdec_core.interface.settings import SamplingSettings

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from specdec_core.decoding.batch_loop import finished
 from specdec_core.decoding.decoder import Decoder
-from specdec_core.decoding.step_loop import finished
 from specdec_core.interface import ConfigError, SessionInfo
 from specdec_core.interface.errors import ArgumentError
 from tests.decoding.letters import wrapped

@@ -21,7 +21,7 @@ from specdec_core import (
     SessionInfo,
     TraceObserver,
 )
-from specdec_core.decoding.request import DraftRecorder
+from specdec_core.decoding.drawing import DraftRecorder
 from specdec_core.decoding.rows import TokenView
 from specdec_core.interface import ConfigError, DeterministicDrafter, PluginConfig, TargetInfo
 from specdec_core.interface.settings import SamplingSettings

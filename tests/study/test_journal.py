@@ -8,9 +8,9 @@ import pytest
 from specdec_core.decoding.counts import Metrics, RequestMetrics, StepTimes
 from specdec_core.interface import ConfigError
 from specdec_core.study.report.quality import Output
+from specdec_core.study.run.finished_repeats import Repeat
 from specdec_core.study.run.folder import StorageError
 from specdec_core.study.run.journal import Journal
-from specdec_core.study.run.repeats import Repeat
 
 IDENTITY = {"settings": {"seed": 0, "model": "m"}, "runs": ["a"], "device": "cpu"}
 

@@ -21,7 +21,7 @@ from specdec_core.study.report.summary import (
     summarize,
 )
 from specdec_core.study.report.tables import request_table, results_table
-from specdec_core.study.run.repeats import Repeat, Repeats
+from specdec_core.study.run.finished_repeats import Repeat, Repeats
 from specdec_core.study.run.runner import run_study
 from specdec_core.theory.speed import walltime_improvement
 from tests.study.toy_study import STUDY, Recorder, in_turn

@@ -13,7 +13,7 @@ from specdec_core.study.report.summary import summarize
 from specdec_core.study.report.tables import by_task, quality_table, results_table
 from specdec_core.study.report.verdict import verdict
 from specdec_core.study.run import prepared, targets
-from specdec_core.study.run.repeats import Repeats
+from specdec_core.study.run.finished_repeats import Repeats
 from specdec_core.study.run.runner import run_study
 from tests.study.toy_study import Recorder, in_turn
 

@@ -6,7 +6,7 @@ import pytest
 
 from specdec_core.study.report.tables import results_table
 from specdec_core.study.report.verdict import exit_code, fastest, verdict
-from specdec_core.study.run.repeats import ReplayedOn
+from specdec_core.study.run.finished_repeats import ReplayedOn
 from tests.study.summaries import QUALITY, UNMEASURED, baseline, run, timed
 
 DIFFERS = {**QUALITY, "exact": 0.5, "first_difference": (0, 2)}

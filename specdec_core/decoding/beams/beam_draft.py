@@ -14,9 +14,9 @@ from math import inf
 import torch
 from torch import Tensor
 
+from specdec_core.decoding.drawing import DraftRecord
 from specdec_core.decoding.guard import PluginGuard, opened
 from specdec_core.decoding.proposer import checked_plan
-from specdec_core.decoding.request import DraftRecord
 from specdec_core.decoding.tree_draft import all_paths
 from specdec_core.interface import (
     BatchInfo,

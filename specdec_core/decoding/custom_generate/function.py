@@ -24,6 +24,7 @@ from specdec_core.decoding.arguments import (
     run_settings,
     settings_or_default,
 )
+from specdec_core.decoding.batch_loop import steps_of
 from specdec_core.decoding.counts import Metrics, RequestMetrics
 from specdec_core.decoding.custom_generate.call import Call, hidden_arguments, read_call
 from specdec_core.decoding.custom_generate.columns import Columns
@@ -32,7 +33,6 @@ from specdec_core.decoding.guard import PluginGuard
 from specdec_core.decoding.opening import LoopContext, max_gamma_of, open_batch, session_info
 from specdec_core.decoding.rows import Row, StopRule
 from specdec_core.decoding.step import Batch
-from specdec_core.decoding.step_loop import steps_of
 from specdec_core.interface import ConfigError, Drafter, ModelError, SessionInfo
 from specdec_core.interface.settings import SamplingSettings
 from specdec_core.models import LoadedModel, wrap_model

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from specdec_core.decoding.drawing import DraftSampler
 from specdec_core.decoding.opening import InnerLoop, LoopContext
-from specdec_core.decoding.request import DraftSampler
 from specdec_core.decoding.rows import Row
 from specdec_core.interface import (
     AcceptanceResult,

@@ -39,8 +39,8 @@ from specdec_core.offline.replay.text_acceptance import TextAcceptance, rule_nam
 from specdec_core.registry.registry import Registry, default_registry
 from specdec_core.study.config.study import Run, Study, Task, drafter_key
 from specdec_core.study.report.quality import Output
+from specdec_core.study.run.finished_repeats import PromptCounts, Repeat, ReplayedOn, outgrown
 from specdec_core.study.run.provenance import study_provenance
-from specdec_core.study.run.repeats import PromptCounts, Repeat, ReplayedOn, outgrown
 from specdec_core.study.run.study_session import Session, StudyResult, open_session
 from specdec_core.study.run.worker import working_here
 from specdec_core.theory.intervals import ratio_interval

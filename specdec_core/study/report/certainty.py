@@ -10,7 +10,7 @@ from specdec_core.theory.intervals import MAX_RANGE
 
 if TYPE_CHECKING:
     from specdec_core.study.report.summary import RunSummary
-    from specdec_core.study.run.repeats import ReplayedOn
+    from specdec_core.study.run.finished_repeats import ReplayedOn
 
 
 def untimed(summaries: Sequence[RunSummary]) -> bool:

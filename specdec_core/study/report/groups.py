@@ -27,7 +27,7 @@ from specdec_core.study.report.verdict import MIN_REPEATS
 
 if TYPE_CHECKING:
     from specdec_core.study.report.summary import RunSummary
-    from specdec_core.study.run.repeats import Repeat
+    from specdec_core.study.run.finished_repeats import Repeat
 
 Measure: TypeAlias = Literal["block_efficiency", "alpha", "tokens_per_second", "speedup"]
 MEASURES: dict[Measure, str] = {

@@ -19,7 +19,7 @@ from specdec_core.study.report.forecast import Forecast, with_forecasts
 from specdec_core.study.report.groups import GroupSummary, summarize_groups
 from specdec_core.study.report.quality import assess
 from specdec_core.study.report.requests import run_requests
-from specdec_core.study.run.repeats import Repeat, ReplayedOn
+from specdec_core.study.run.finished_repeats import Repeat, ReplayedOn
 from specdec_core.study.run.study_session import StudyResult
 from specdec_core.theory.intervals import median_interval
 from specdec_core.theory.speed import walltime_improvement

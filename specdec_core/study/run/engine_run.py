@@ -27,8 +27,8 @@ from specdec_core.study.run.engine_figures import (
     read_counters,
     total,
 )
+from specdec_core.study.run.finished_repeats import Repeat, outgrown
 from specdec_core.study.run.prepared import RunJob
-from specdec_core.study.run.repeats import Repeat, outgrown
 
 INSTALL = "pip install 'specdec-core[engines]'"
 _WARM_UP_TOKENS = 8

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from specdec_core.interface.errors import ConfigError, differences
+from specdec_core.study.run.finished_repeats import Repeat, RepeatKey, Repeats
 from specdec_core.study.run.folder import JOURNAL, StorageError, cannot_store, make_folder
-from specdec_core.study.run.repeats import Repeat, RepeatKey, Repeats
 
 
 class Journal:

@@ -21,9 +21,9 @@ from specdec_core.sampling.generators import row_seed
 from specdec_core.study.config.grouping import batches_of
 from specdec_core.study.config.study import BASELINE, Run, Study, Task
 from specdec_core.study.run.engine_run import EngineRun
+from specdec_core.study.run.finished_repeats import RunKey
 from specdec_core.study.run.prepared import Batch, RunJob
 from specdec_core.study.run.provenance import study_provenance
-from specdec_core.study.run.repeats import RunKey
 from specdec_core.study.run.study_session import Session, StudyResult, open_session
 from specdec_core.study.run.targets import ReadyRun, Targets
 from specdec_core.study.run.worker import working_here

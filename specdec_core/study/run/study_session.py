@@ -12,9 +12,9 @@ from typing import Any, TypeVar
 from specdec_core.interface import Progress
 from specdec_core.interface.errors import PluginWarning, SpecdecError, raised_text, without_home
 from specdec_core.study.config.study import BASELINE, Run, Study, Task, with_task
+from specdec_core.study.run.finished_repeats import Repeat, Repeats, RunKey
 from specdec_core.study.run.folder import RESUMED, StorageError, when_stopped
 from specdec_core.study.run.journal import Journal
-from specdec_core.study.run.repeats import Repeat, Repeats, RunKey
 
 _Found = TypeVar("_Found")
 

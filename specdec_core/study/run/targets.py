@@ -20,8 +20,8 @@ from specdec_core.study.config.prompts import ReadyPrompt
 from specdec_core.study.config.study import Task
 from specdec_core.study.run.engine_run import EngineRun
 from specdec_core.study.run.factory import ready_prompts
+from specdec_core.study.run.finished_repeats import Repeat
 from specdec_core.study.run.prepared import RunJob
-from specdec_core.study.run.repeats import Repeat
 from specdec_core.study.run.worker import TargetJob, TargetJobs, worker
 
 

@@ -8,9 +8,9 @@ from dataclasses import KW_ONLY, dataclass, field, replace
 import torch
 from torch import Tensor
 
+from specdec_core.decoding.drawing import KeepDrafting
 from specdec_core.decoding.guard import PluginGuard
 from specdec_core.decoding.opening import LoopContext
-from specdec_core.decoding.request import KeepDrafting
 from specdec_core.decoding.rows import TokenView
 from specdec_core.decoding.validation import FAULTS, FINE, worst
 from specdec_core.interface import LAST_HIDDEN, BatchInfo, Drafter, Outcome, SessionInfo
