@@ -1,7 +1,5 @@
 """Users' mistakes with drafters and their training: a message that helps, exit code 2, no file left."""
 
-import re
-
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
@@ -55,16 +53,6 @@ def files(folder):
 
 
 @pytest.fixture
-def arpa(here):
-    """A small whole ARPA file over ids of the built-in target."""
-    text = here / "text.py"
-    text.write_text("import os\n" * 20, encoding="utf-8")
-    result = CliRunner().invoke(app, ["train", "ngram", "--text", "text.py", "--order", "3", "-o", "whole.arpa"])
-    assert result.exit_code == 0, result.output
-    return here / "whole.arpa"
-
-
-@pytest.fixture
 def stranger(here):
     """A model of as many tokens as the target's, numbered otherwise."""
     names = {f"w{number}": number for number in range(4096)}
@@ -76,33 +64,11 @@ def stranger(here):
     return "stranger"
 
 
-@pytest.mark.parametrize(("word", "said"), [("99999", "below 4096, the target's"), ("os", "'os' is none")])
-def test_an_arpa_file_over_other_words(arpa, compare, word, said):
-    text = arpa.read_text(encoding="utf-8")
-    changed = re.sub(r"(?m)^(-[\d.]+\t\d+) \d+\t", rf"\g<1> {word}\t", text, count=1)
-    (arpa.parent / "bad.arpa").write_text(changed, encoding="utf-8")
-    assert re.search(rf"bad\.arpa:\d+: .*{said}", compare("{name: ngram, arpa: bad.arpa}"))
-
-
-def test_a_text_shorter_than_the_order(here, compare, specdec):
-    (here / "short.txt").write_text("import", encoding="utf-8")
-    said = (
-        r"the text has \d token\(s\) in a row; n-grams of order 9 need at least 9. Give a longer text or a lower"
-    )
-    assert re.search(said, compare("{name: ngram, text: short.txt, order: 9}"))
-    assert re.search(said, specdec("train", "ngram", "--text", "short.txt", "--order", 9, "-o", "o.arpa"))
-
-
 @pytest.mark.parametrize("drafter", ["name: transformer", "name: hierarchical, drafter: random, gamma: 1"])
 def test_a_drafter_with_another_tokenizer(compare, stranger, drafter):
     said = compare(f"{{{drafter}, model: {stranger}}}")
     assert "the vocabulary of stranger has 4096 entries, the target's 4096" in said
     assert "choose a draft model of the target's family" in said
-
-
-def test_training_from_a_model_with_another_tokenizer(specdec, stranger):
-    said = specdec("train", "transformer", "--model", stranger, *SHORT, "-o", "o")
-    assert "the vocabulary of stranger has 4096 entries" in said
 
 
 def test_heads_of_another_target(compare):
@@ -121,21 +87,8 @@ def test_training_on_an_empty_file(here, specdec, what):
 
 
 @pytest.mark.parametrize(
-    "below",
-    [
-        "{name: transformer, model: m}",
-        "{name: chain, drafters: [random, {name: hierarchical, model: m, drafter: random, gamma: 1}]}",
-    ],
-)
-def test_a_cycle_in_a_hierarchy(compare, below):
-    said = compare(f"{{name: hierarchical, model: m, gamma: 1, drafter: {below}}}")
-    assert re.search(r"study.yaml:6:\d+: .*'m' appears again below itself; .* name a smaller model there", said)
-
-
-@pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("ngrams",), "unknown trainer 'ngrams'. Did you mean 'ngram'? Available: eagle3, early-exit, heads,"),
         (("ngram", "--ordr", "3"), "No such option: --ordr"),
         ((*SMALL, "--minutes", "1"), "give --steps or --minutes, not both; got 4 and 1"),
         (
@@ -145,18 +98,10 @@ def test_a_cycle_in_a_hierarchy(compare, below):
         (("ngram",), "give one of --text (a text to count), --ids (a file of token ids) and --samples"),
         (("transformer",), "give training data: --samples"),
     ],
-    ids=["trainer", "option", "both", "resume", "no text", "nothing to train on"],
+    ids=["option", "both", "resume", "no text", "nothing to train on"],
 )
 def test_commands_that_cannot_be(specdec, arguments, said):
     assert said in specdec("train", *arguments, "--output", "o")
-
-
-def test_an_output_that_is_in_the_way(here, specdec):
-    (here / "text.py").write_text("import os\n" * 20, encoding="utf-8")
-    (here / "folder").mkdir()
-    train = ("train", "ngram", "--text", "text.py", "-o")
-    assert "output folder is a folder, and a file goes there" in specdec(*train, "folder", "--overwrite")
-    assert "output text.py is there already; --overwrite replaces it" in specdec(*train, "text.py")
 
 
 @pytest.mark.slow

@@ -87,26 +87,27 @@ def generate_fails():
     return arm
 
 
-# Three calls to warm up, then one a prompt: the ninth is in the middle of the third repeat.
-IN_THE_THIRD_REPEAT = 9
-
-
-def test_ctrl_c_keeps_what_is_finished_and_the_next_call_resumes(compare, tmp_path, generate_fails):
+@pytest.mark.parametrize(("error", "code"), [(KeyboardInterrupt, 130), (MemoryError, 1)])
+def test_what_stops_a_study_keeps_what_is_finished_and_the_next_call_resumes(
+    compare, tmp_path, generate_fails, error, code
+):
     output = tmp_path / "out"
+    call, before = call_of(tmp_path / "study.yaml", "baseline", 2)
     with pytest.MonkeyPatch.context() as patch:
-        generate_fails(patch, IN_THE_THIRD_REPEAT, KeyboardInterrupt())
+        generate_fails(patch, call + 1, error())
         result = compare("--output", output)
-    assert result.exit_code == 130
-    assert f"stopped; 2 of 6 repeats are stored in {output}." in result.stderr
-    assert finished(output) == everything(tmp_path / "study.yaml")[:2]
+    assert result.exit_code == code
+    stopped = f"stopped; {len(before)} of 6 repeats are stored in {output}." in result.stderr
+    assert stopped == (error is KeyboardInterrupt)
+    assert finished(output) == before
     result = compare("--output", output)
     assert result.exit_code == 0, result.output
-    assert "repeats 6  finished before 2" in result.stderr
+    assert f"repeats 6  finished before {len(before)}" in result.stderr
     assert finished(output) == everything(tmp_path / "study.yaml")
 
 
 def test_ctrl_c_without_output_says_that_nothing_was_kept(compare, generate_fails, monkeypatch):
-    generate_fails(monkeypatch, IN_THE_THIRD_REPEAT, KeyboardInterrupt())
+    generate_fails(monkeypatch, 9, KeyboardInterrupt())
     result = compare()
     assert result.exit_code == 130
     assert "nothing was stored. With --output DIR" in result.stderr
@@ -116,17 +117,6 @@ def call_of(path, run, repeat):
     """Return the call of the decoder in which a repeat begins, and the repeats before it."""
     before = everything(path)[: everything(path).index((run, repeat))]
     return 3 + 2 * len(before) + 1, before
-
-
-def test_a_crash_of_the_baseline_keeps_what_is_finished(compare, tmp_path, generate_fails):
-    output = tmp_path / "out"
-    call, before = call_of(tmp_path / "study.yaml", "baseline", 2)
-    with pytest.MonkeyPatch.context() as patch:
-        generate_fails(patch, call, MemoryError())
-        assert compare("--output", output).exit_code == 1
-    assert finished(output) == before
-    assert compare("--output", output).exit_code == 0
-    assert finished(output) == everything(tmp_path / "study.yaml")
 
 
 def test_a_crash_of_another_run_ends_that_run_only(compare, tmp_path, generate_fails, monkeypatch):

@@ -35,7 +35,6 @@ def problems(tmp_path):
         ("gamma: 2", "gamma: prompt-copy", ["'prompt-copy'. It is a drafter."]),
         ("drafter: prompt-copy", "drafter: transformer", ["key 'model'; write {name: transformer, model: ...}."]),
         ("gamma: 2", "gamma: 1000000000000", ["less than or equal to 1000", "given 1000000000000"]),
-        ("runs:", "sampling: {temperature: null}\nruns:", ["valid number; given null"]),
         ("  - drafter", "\t- drafter", ["this is a tab; indent with spaces"]),
     ],
 )

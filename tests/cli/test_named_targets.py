@@ -17,13 +17,6 @@ from tests.study.toy_study import Recorder
 EVIL = "evil/model"
 
 
-@pytest.fixture(scope="module")
-def recorded(model_folder, tmp_path_factory):
-    path = tmp_path_factory.mktemp("records") / "record"
-    record_study(load_study(study_of(model_folder)), path, Recorder(), RecordOptions())
-    return path
-
-
 @pytest.fixture
 def hub(monkeypatch):
     """The requests to the hub."""
@@ -39,14 +32,11 @@ def hub(monkeypatch):
 
 
 @pytest.fixture
-def record(recorded, tmp_path, monkeypatch):
+def record(model_folder, tmp_path, monkeypatch):
     """Return a function that writes a record that names another target."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("SPECDEC_PLUGINS", "specdec-core")
-    (tmp_path / "r").mkdir()
-    for file in recorded.rglob("*"):
-        copied = tmp_path / "r" / file.relative_to(recorded)
-        copied.mkdir(exist_ok=True) if file.is_dir() else copied.write_bytes(file.read_bytes())
+    record_study(load_study(study_of(model_folder)), tmp_path / "r", Recorder(), RecordOptions())
     path = tmp_path / "r" / "record.json"
 
     def change(**target):
@@ -77,12 +67,6 @@ def test_a_hub_name_is_loaded_only_if_the_user_gives_it(record, hub):
     assert set(hub) == {EVIL}
 
 
-def test_so_is_an_adapter(record, hub):
-    record(adapter=EVIL)
-    assert f'"adapter": "{EVIL}"' in run(*REPLAY)
-    assert hub == []
-
-
 def test_a_study_names_its_target(record, hub, tmp_path):
     record(model=EVIL)
     study = study_of(EVIL, {"drafter": "early-exit", "gamma": 2})
@@ -94,10 +78,4 @@ def test_a_study_names_its_target(record, hub, tmp_path):
         assert set(hub) == {EVIL}
     hub.clear()
     assert f"--target {EVIL}" in run("replay", "r", "runs.yaml")  # its target is that of the record
-    assert hub == []
-
-
-def test_a_record_runs_no_code(record, hub):
-    record(trust_remote_code=True)
-    assert "record.json" in run("replay", "r", "early-exit")
     assert hub == []

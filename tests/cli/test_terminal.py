@@ -2,9 +2,7 @@
 
 import io
 import re
-import subprocess
 import sys
-import warnings
 
 import pytest
 import typer
@@ -12,8 +10,7 @@ from typer.testing import CliRunner
 
 from specdec_core.cli.main import app
 from specdec_core.cli.terminal import console as module
-from specdec_core.cli.terminal.console import PlainConsole, output_console, write_text
-from specdec_core.study.report.layout import Prose
+from specdec_core.cli.terminal.console import output_console
 
 
 @pytest.fixture
@@ -33,28 +30,6 @@ class Terminal(io.StringIO):
         return True
 
 
-def printed(*things, encoding="utf-8", **options):
-    file = io.TextIOWrapper(io.BytesIO(), encoding=encoding, newline="\n")
-    console = PlainConsole(file=file, force_terminal=True, color_system=None, width=60)
-    for thing in things:
-        console.print(thing, **options)
-    file.seek(0)
-    return file.read()
-
-
-def test_nothing_is_cut_at_the_edge():
-    path = "/a/long/path" * 10
-    assert f"{path}\n" in printed(Prose(f"See {path}"))
-    assert printed(path, soft_wrap=True) == f"{path}\n"
-
-
-def test_an_encoding_without_the_characters():
-    assert printed("best γ 1.5× – 中", encoding="ascii") == "best gamma 1.5x - \\u4e2d\n"
-    assert printed("best γ 1.5×", encoding="latin-1") == "best gamma 1.5x\n"
-    spinner = PlainConsole(file=io.TextIOWrapper(io.BytesIO(), "ascii"), force_terminal=True).status("loading")
-    assert "".join(spinner.renderable.frames).isascii()
-
-
 @pytest.mark.parametrize(
     ("terminal", "columns", "wide", "width"),
     [
@@ -62,8 +37,6 @@ def test_an_encoding_without_the_characters():
         (True, 72, True, module._UNLIMITED),
         (False, None, False, module._UNLIMITED),
         (False, 72, False, 72),
-        (False, 72, True, module._UNLIMITED),
-        (False, "many", False, module._UNLIMITED),
     ],
 )
 def test_only_a_terminal_has_a_width(monkeypatch, terminal, columns, wide, width):
@@ -71,14 +44,6 @@ def test_only_a_terminal_has_a_width(monkeypatch, terminal, columns, wide, width
         monkeypatch.setenv("COLUMNS", str(columns))
     monkeypatch.setattr(sys, "stdout", Terminal() if terminal else io.StringIO())
     assert output_console(wide=wide).width == width
-
-
-@pytest.mark.parametrize(("terminal", "text"), [(True, "a\\x1b[2Jb\tc\n"), (False, "a\x1b[2Jb\tc\n")])
-def test_generated_text_is_escaped_for_a_terminal_only(monkeypatch, terminal, text):
-    out = Terminal() if terminal else io.StringIO()
-    monkeypatch.setattr(sys, "stdout", out)
-    write_text("a\x1b[2Jb\tc\n")
-    assert out.getvalue() == text
 
 
 STUDY = """
@@ -146,20 +111,3 @@ def test_commands_in_the_help_can_be_copied(specdec, path):
     for block in re.findall(r"```\n(.*?)```", about, re.DOTALL):
         for line in block.splitlines():
             assert line.strip() in shown, "a command must not be wrapped; continue it with a backslash"
-
-
-def test_warnings_are_messages(capsys, monkeypatch):
-    with warnings.catch_warnings():  # restores how they are shown
-        monkeypatch.setattr(sys, "stdout", io.StringIO())
-        module.prepare_streams()
-        warnings.simplefilter("always")
-        warnings.warn("plugin [bold]a[/x]", stacklevel=1)
-    assert capsys.readouterr().err == "warning: plugin [bold]a[/x]\n"
-
-
-def test_a_reader_that_leaves_early_gets_no_traceback():
-    command = [sys.executable, "-c", "from specdec_core.cli.main import main; main()", "schema"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
-        process.stdout.close()
-        errors = process.stderr.read()
-    assert b"Error" not in errors

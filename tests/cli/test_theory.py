@@ -40,12 +40,6 @@ def test_speed_shows_every_gamma_and_marks_the_best(theory):
     assert "these times" not in " ".join(said)
 
 
-def test_speed_of_a_drafter_that_does_not_pay(theory):
-    said = lines(theory("speed", "--alpha", 0.1, "--c", 0.1))
-    assert "0 1.000 1.000× 1.000× 1/1.000 best" in said
-    assert "Corollary 3.9: alpha is not above c, so no gamma pays; decode autoregressively." in said
-
-
 def test_verification_that_is_not_flat(theory):
     said = lines(theory("speed", "--alpha", 0.8, "--c", 0.05, "--verify", "0:45,3:80,7:105"))
     assert "5 3.689 2.951× 1.626× 1/3.689 1.600× best" in said

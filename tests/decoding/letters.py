@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
@@ -35,3 +36,22 @@ def wrapped(family="qwen3", template=PLAIN):
     tokenizer = tiny_tokenizer()
     tokenizer.chat_template = template
     return wrap_model(tiny_model(family, VOCAB, SEEDS[family]), tokenizer)
+
+
+def library_answers(target, said, max_new_tokens, system=None):
+    """Return the greedy answers of the model's own `generate`, turn by turn, and the prompts that it read."""
+    messages = [] if system is None else [{"role": "system", "content": system}]
+    answers, prompts = [], []
+    for text in said:
+        messages.append({"role": "user", "content": text})
+        given = target.tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_tensors="pt")
+        ids = given["input_ids"]
+        out = target.model.generate(
+            ids, attention_mask=torch.ones_like(ids), max_new_tokens=max_new_tokens, do_sample=False
+        )
+        answers.append(out[0, ids.shape[1] :].tolist())
+        prompts.append(ids[0].tolist())
+        messages.append(
+            {"role": "assistant", "content": target.tokenizer.decode(answers[-1], skip_special_tokens=True)}
+        )
+    return answers, prompts

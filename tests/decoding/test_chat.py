@@ -6,7 +6,6 @@ from contextlib import contextmanager
 from random import Random
 
 import pytest
-import torch
 
 from specdec_core.decoding.batch_loop import finished
 from specdec_core.decoding.chat import Conversations
@@ -18,7 +17,7 @@ from specdec_core.models import with_exact_shapes, wrap_model
 from specdec_core.models.chat_template import Turn
 from specdec_core.models.prefix_cache import PrefixCache
 from specdec_core.sampling.generators import row_seed
-from tests.decoding.letters import PLAIN, VOCAB, tiny_tokenizer, wrapped
+from tests.decoding.letters import PLAIN, VOCAB, library_answers, tiny_tokenizer, wrapped
 from tests.pairwise import some
 from tests.tiny import DECODER_ONLY, tiny_model
 from tests.toys import Gamma, TableDrafter
@@ -27,28 +26,6 @@ THOUGHTLESS = PLAIN.replace("{{ one.content }}", "{{ one.content.split('c')[-1] 
 """A template that forgets the thoughts of earlier answers: all before the last c."""
 SAID = ("abcab", "b", "acca", "cbbc", "aa")
 LENGTH = 9
-
-
-"""Weights whose answers are many different letters."""
-
-
-def library_answers(target, said, system=None):
-    """Return the greedy answers of the model's own `generate`, turn by turn, and the prompts that it read."""
-    messages = [] if system is None else [{"role": "system", "content": system}]
-    answers, prompts = [], []
-    for text in said:
-        messages.append({"role": "user", "content": text})
-        given = target.tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_tensors="pt")
-        ids = given["input_ids"]
-        out = target.model.generate(
-            ids, attention_mask=torch.ones_like(ids), max_new_tokens=LENGTH, do_sample=False
-        )
-        answers.append(out[0, ids.shape[1] :].tolist())
-        prompts.append(ids[0].tolist())
-        messages.append(
-            {"role": "assistant", "content": target.tokenizer.decode(answers[-1], skip_special_tokens=True)}
-        )
-    return answers, prompts
 
 
 @contextmanager
@@ -68,7 +45,7 @@ def counting(target):
 @pytest.mark.parametrize("family", some(DECODER_ONLY, 2))
 def test_five_greedy_turns_equal_those_of_generate(family, template):
     target = wrapped(family, template)
-    expected, prompts = library_answers(target, SAID, system="bb")
+    expected, prompts = library_answers(target, SAID, LENGTH, system="bb")
     tree = BestFirstTree((3, 2, 2))
     for drafter, gamma in ((None, None), (TableDrafter(VOCAB), 3), (TableDrafter(VOCAB), Gamma(7, tree=tree))):
         chat = Decoder(target, drafter, gamma=gamma, temperature=0, strict=True).chat("bb")
@@ -80,7 +57,7 @@ def test_five_greedy_turns_equal_those_of_generate(family, template):
 
 def test_only_new_tokens_are_read():
     target = wrapped()
-    expected, prompts = library_answers(target, SAID)
+    expected, prompts = library_answers(target, SAID, LENGTH)
     reused = [0]
     for answer, earlier, later in zip(expected, prompts, prompts[1:], strict=False):
         text = [*earlier, *answer[:-1]]  # the last token of an answer is not read before the next turn
@@ -102,7 +79,7 @@ def test_only_new_tokens_are_read():
 
 def test_earlier_turns_that_a_template_rewrites_are_read_again():
     target = wrapped(template=THOUGHTLESS)
-    expected, prompts = library_answers(target, SAID)
+    expected, prompts = library_answers(target, SAID, LENGTH)
     chat = Decoder(target, temperature=0).chat()
     cut = 0
     for turn, text in enumerate(SAID):
@@ -128,7 +105,7 @@ def test_conversations_side_by_side_end_one_after_the_other(kind, monkeypatch):
     monkeypatch.setattr("specdec_core.models.run.cache.CHUNK", 16)  # so that buffers grow
     target = wrapped()
     said = [SAID[:1], SAID[1:], SAID[3:]]
-    expected = [library_answers(target, texts)[0] for texts in said]
+    expected = [library_answers(target, texts, LENGTH)[0] for texts in said]
     if kind != "ragged":
         target = target.row_by_row() if kind == "row by row" else with_exact_shapes(target, 5)
     talk = Conversations(Decoder(target, TableDrafter(VOCAB), gamma=3, temperature=0, strict=True), 3)
@@ -193,7 +170,7 @@ def test_drafters_see_the_whole_conversation():
 
 def test_a_turn_that_fails_or_is_left_changes_nothing():
     target = wrapped()
-    expected, _ = library_answers(target, SAID[:2])
+    expected, _ = library_answers(target, SAID[:2], LENGTH)
     chat = Decoder(target, temperature=0).chat()
     chat.send(SAID[0], max_new_tokens=LENGTH)
     before = chat.messages

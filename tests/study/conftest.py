@@ -1,5 +1,6 @@
 import pytest
 
+from specdec_core.interface import ConfigError
 from specdec_core.study import load_study
 from tests.installed import site, toys  # noqa: F401
 from tests.model_folder import model_folder  # noqa: F401
@@ -15,6 +16,30 @@ def study(request, tmp_path, toys, model_folder):  # noqa: F811
         return load_study(path, settings)
 
     return load
+
+
+@pytest.fixture
+def write(tmp_path):
+    """Return a function that writes a study."""
+
+    def write_study(text):
+        path = tmp_path / "study.yaml"
+        path.write_text(text, encoding="utf-8")
+        return path
+
+    return write_study
+
+
+@pytest.fixture
+def problems(write):
+    """Return a function that says what is wrong with a study, each with its line and column."""
+
+    def find(text, *settings):
+        with pytest.raises(ConfigError) as caught:
+            load_study(write(text), settings)
+        return [line.rpartition("study.yaml:")[2] for line in str(caught.value).splitlines()]
+
+    return find
 
 
 @pytest.fixture(scope="module")

@@ -21,17 +21,13 @@ from specdec_core.offline.replay.study_replay import replay_study
 from specdec_core.sampling.generators import row_seed
 from specdec_core.study import load_study
 from specdec_core.study.memory import memory_needs
-from tests.decoding.letters import VOCAB, tiny_tokenizer
+from tests.decoding.letters import PLAIN, VOCAB, library_answers, tiny_tokenizer
 from tests.offline.record.watcher import Watcher
 from tests.tiny import tiny_model
 
 TURNS = (("abcab", "b"), ("acca",), ("cbbc", "aa", "b"))
 LENGTH = 9
 CONTEXT = 24
-TEMPLATE = (
-    "{% for one in messages %}{{ 'ba' if one.role == 'user' else 'ca' }}{{ one.content }}"
-    "{{ '<eos>' if one.role == 'assistant' else '' }}{% endfor %}ca"
-)
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +35,7 @@ def model(tmp_path_factory):
     """A folder with a model over letters, whose tokenizer has a chat template."""
     folder = tmp_path_factory.mktemp("model")
     tokenizer = tiny_tokenizer()
-    tokenizer.chat_template = TEMPLATE
+    tokenizer.chat_template = PLAIN
     tokenizer.save_pretrained(folder)
     tiny_model("qwen3", VOCAB, 4).save_pretrained(folder)
     return folder
@@ -69,21 +65,8 @@ def outputs(folder):
     return [json.loads(line) for line in (folder / "outputs.jsonl").read_text().splitlines()]
 
 
-def library_answers(target, conversations=TURNS):
-    """Return the greedy answers of the model's own `generate` to each turn of each conversation."""
-    answers = []
-    for turns in conversations:
-        messages = []
-        for text in turns:
-            messages.append({"role": "user", "content": text})
-            ids = torch.tensor([ids_of(target, messages)])
-            out = target.model.generate(
-                ids, attention_mask=torch.ones_like(ids), max_new_tokens=LENGTH, do_sample=False
-            )
-            answers.append(out[0, ids.shape[1] :].tolist())
-            answer = target.tokenizer.decode(answers[-1], skip_special_tokens=True)
-            messages.append({"role": "assistant", "content": answer})
-    return answers
+def answers_of(target, conversations=TURNS):
+    return [one for turns in conversations for one in library_answers(target, turns, LENGTH)[0]]
 
 
 def ids_of(target, messages):
@@ -94,7 +77,7 @@ def ids_of(target, messages):
 def test_each_turn_has_an_output(study_of, model, tmp_path, batch_size):
     compare(study_of(batch_size=batch_size), tmp_path / "out", progress=False)
     written = outputs(tmp_path / "out")
-    expected = library_answers(load_model(model))
+    expected = answers_of(load_model(model))
     assert [one["tokens"] for one in written] == expected * 2
     assert all(one["same_as_baseline"] for one in written)
     names = [(one["run"], one["prompt"], one["turn"]) for one in written]
@@ -130,7 +113,7 @@ def test_a_conversation_that_outgrows_the_context_ends_and_the_others_go_on(
     assert found.rows[0].groups[-1].prompts == 3
     written = outputs(tmp_path / "out")
     # The second turn of the first conversation fills the context, that of the last leaves room for 3 tokens.
-    first, alone, last, last_2 = (library_answers(load_model(model), said)[n] for n in (0, 3, 4, 5))
+    first, alone, last, last_2 = (answers_of(load_model(model), said)[n] for n in (0, 3, 4, 5))
     assert [one["tokens"] for one in written] == [first, [], [], alone, last, last_2[:3]] * 2
     reasons = ["length", "context", "context", "length", "length", "context"]
     assert [one["finish_reason"] for one in written] == reasons * 2

@@ -46,6 +46,24 @@ def fixed(gamma, kept, calls=1000, draft=0.1, verify=1.0, own=0.0, outside=0.0):
     )
 
 
+def asked(*, times, by_length, asked_at, verified_at, accepted_at, drafts):
+    """A run of 1000 calls: how many asked for each length, and what became of each position."""
+    return Metrics(
+        tokens=1000 + sum(accepted_at),
+        target_calls=1000,
+        row_steps=1000,
+        drafted=sum(verified_at),
+        accepted=sum(accepted_at),
+        asked_at=asked_at,
+        verified_at=verified_at,
+        accepted_at=accepted_at,
+        seconds=sum(one.seconds for one in times),
+        times=times,
+        steps_asked=by_length,
+        timed_draft_calls=drafts,
+    )
+
+
 def expect(run, baseline, cost=None, sequences=0, max_gamma=8):
     return Expectation(run, baseline, cost or {0: 1.0}, sequences, max_gamma)
 
@@ -94,19 +112,13 @@ def test_prompts_are_no_shorter_with_a_drafter():
 def test_a_drafter_that_proposes_less_than_asked_is_not_thought_to_propose_more():
     # Asked for 4 in each of 1000 calls, it had nothing 600 times, and otherwise 4 tokens of which all were kept.
     long, none = StepTimes(400, 40.0, 400 * 1.4, 400 * 1.5), StepTimes(600, 6.0, 600.0, 606.0)
-    run = Metrics(
-        tokens=1000 + 4 * 400,
-        target_calls=1000,
-        row_steps=1000,
-        drafted=1600,
-        accepted=1600,
+    run = asked(
+        times=(none, StepTimes(), StepTimes(), StepTimes(), long),
+        by_length=(0, 0, 0, 0, 1000),
         asked_at=(1000,) * 4,
         verified_at=(400,) * 4,
         accepted_at=(400,) * 4,
-        seconds=long.seconds + none.seconds,
-        times=(none, StepTimes(), StepTimes(), StepTimes(), long),
-        steps_asked=(0, 0, 0, 0, 1000),
-        timed_draft_calls=2200,
+        drafts=2200,
     )
     assert added_by_position(run) == (0.4, 1.0, 1.0, 1.0)
     found = expect(run, autoregressive(), {0: 1.0, 4: 1.4})
@@ -121,19 +133,13 @@ def test_a_drafter_that_proposes_less_than_asked_is_not_thought_to_propose_more(
 def test_a_controller_that_asks_for_less_is_not_taken_for_a_drafter_that_has_less():
     # 500 calls ask for 2 and 500 for none; every draft is whole, and both tokens are kept half of the time.
     short, none = StepTimes(500, 100.0, 500.0, 600.0), StepTimes(500, 0.0, 500.0, 500.0)
-    run = Metrics(
-        tokens=1500,
-        target_calls=1000,
-        row_steps=1000,
-        drafted=1000,
-        accepted=500,
+    run = asked(
+        times=(none, StepTimes(), short),
+        by_length=(500, 0, 500),
         asked_at=(500, 500),
         verified_at=(500, 250),
         accepted_at=(250, 250),
-        seconds=1100.0,
-        times=(none, StepTimes(), short),
-        steps_asked=(500, 0, 500),
-        timed_draft_calls=1000,
+        drafts=1000,
     )
     found = expect(run, autoregressive())
     assert found.here == pytest.approx(1500 / 1100)
@@ -167,19 +173,13 @@ def test_first_steps_count_as_steps_and_not_their_time():
 def test_beyond_what_was_asked_for_drafts_end_as_often_as_before():
     # Four in five drafts have a token, half of these a second one; all are kept. S(k) is 1 + k.
     times = tuple(StepTimes(n, 0.0, n * (1.0 + k), n * (1.0 + k)) for k, n in enumerate((200, 400, 400)))
-    run = Metrics(
-        tokens=2200,
-        target_calls=1000,
-        row_steps=1000,
-        drafted=1200,
-        accepted=1200,
+    run = asked(
+        times=times,
+        by_length=(0, 0, 1000),
         asked_at=(1000, 1000),
         verified_at=(800, 400),
         accepted_at=(800, 400),
-        seconds=2200.0,
-        times=times,
-        steps_asked=(0, 0, 1000),
-        timed_draft_calls=1400,
+        drafts=1400,
     )
     found = expect(run, autoregressive(), {0: 1.0, 1: 2.0, 2: 3.0})
     assert found.here == pytest.approx(1)
@@ -224,19 +224,13 @@ def test_a_draft_that_was_cut_short_is_not_thought_to_go_on():
     # A controller that looks at the drafter's confidence asked for 4 each time, and stopped behind the first token
     # in all but 20 of 1000 calls. So few tokens behind it say how rare they are, and not that little is known.
     one, two = StepTimes(980, 98.0, 980.0, 1078.0), StepTimes(20, 4.0, 20.0, 24.0)
-    run = Metrics(
-        tokens=1616,
-        target_calls=1000,
-        row_steps=1000,
-        drafted=1020,
-        accepted=616,
+    run = asked(
+        times=(StepTimes(), one, two),
+        by_length=(0, 0, 0, 0, 1000),
         asked_at=(1000,) * 4,
         verified_at=(1000, 20),
         accepted_at=(600, 16),
-        seconds=1102.0,
-        times=(StepTimes(), one, two),
-        steps_asked=(0, 0, 0, 0, 1000),
-        timed_draft_calls=1020,
+        drafts=1020,
     )
     assert added_by_position(run) == pytest.approx((0.6, 16 / 600))
     found = expect(run, autoregressive())

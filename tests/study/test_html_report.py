@@ -82,30 +82,6 @@ def test_nothing_is_requested_and_nothing_runs(whole):
     assert policy.startswith("default-src 'none'")
 
 
-def test_whatever_is_inserted_is_escaped():
-    bad = "<script>alert('&')</script>"
-    quality = {**QUALITY, "note": bad}
-    task = f"task {bad}"
-    prompts = (
-        PromptText(bad, bad, None, (bad,), bad),
-        PromptText("chat", None, ({"role": bad, "content": bad},)),
-    )
-    failure = {"plugin": bad, "step": 0, "message": bad, "where": bad, "times": 1}
-    told = {
-        "diagnosis": bad,
-        "error": bad,
-        "quality": quality,
-        "failures": (failure,),
-        "drafter": bad,
-        "device": bad,
-    }
-    summaries = [baseline(task=task), run(bad, task=task, versions={bad: bad}, **told)]
-    outputs = {(task, "baseline"): [output(bad)], (task, bad): [output(f"{bad}{bad}", 6)]}
-    elements = Elements(report_page(bad, summaries, outputs, {task: prompts}))
-    assert elements.of("script") == []
-    assert sum(bad in text for text in elements.texts) > 20
-
-
 def test_the_same_results_give_the_same_page(whole):
     summaries, text = whole
     again = page(list(summaries), {}, {"cold": PROMPTS, "warm": PROMPTS})

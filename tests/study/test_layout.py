@@ -140,9 +140,3 @@ def test_running_text_is_wrapped_and_not_cut():
     text = shown(table, 40)
     assert max(map(len, text.splitlines())) <= 40
     assert about in " ".join(text.split())
-
-
-def test_a_terminal_without_unicode():
-    text = shown(RUNS, 80, "ascii")
-    assert text.isascii()
-    assert re.search(r"name +0\.50 +- +1\.50x", text)

@@ -1,14 +1,12 @@
 """Loading of studies, and the messages for those that are refused."""
 
 import json
-from contextlib import suppress
 
 import pytest
 
 from specdec_core.interface import ConfigError
 from specdec_core.registry.registry import default_registry
 from specdec_core.study import BASELINE, RunLabels, load_study, study_schema
-from specdec_core.study.config.schema import RunConfig, StudyConfig
 
 GOOD = """\
 target: builtin:target
@@ -20,23 +18,8 @@ runs:
 
 
 @pytest.fixture
-def write(tmp_path, toys):
-    def write_study(text):
-        path = tmp_path / "study.yaml"
-        path.write_text(text)
-        return path
-
-    return write_study
-
-
-@pytest.fixture
-def problems(write):
-    def find(text, *settings):
-        with pytest.raises(ConfigError) as caught:
-            load_study(write(text), settings)
-        return [line.rpartition("study.yaml:")[2] for line in str(caught.value).splitlines()]
-
-    return find
+def write(write, toys):
+    return write
 
 
 def test_a_small_study_has_defaults_and_the_baseline_first(write):
@@ -101,7 +84,6 @@ def test_set_replaces_values(write):
     [
         ("gamma", "--set gamma: expected key=value"),
         ("runs.4.gamma=2", "4 is out of range"),
-        ("batch_size.x=2", "--set batch_size.x=2: batch_size: input should be a valid integer"),
         ("runs.0.gamma=-1", "--set runs.0.gamma=-1: runs[0].gamma: input should be greater than or equal to 0"),
         ("seed=[1", "--set seed=[1:1:3: invalid YAML"),
     ],
@@ -121,11 +103,6 @@ def test_set_that_is_wrong_is_named(write, setting, message):
             "1:1: unknown key 'targt'. Did you mean 'target'? Available: ",
         ),
         ("drafter: echo", "drafter: ecko", "4:14: runs[0].drafter: unknown drafter 'ecko'. Did you mean 'echo'"),
-        (
-            "drafter: echo",
-            "drafter: {name: echo, tokn: 1}",
-            "4:27: runs[0].drafter: unknown key 'tokn'. Did you mean 'token'? Available: breaks, name, token.",
-        ),
         ("gamma: 2", "gamma: -1", "5:12: runs[0].gamma: input should be greater than or equal to 0; given -1."),
         ("gamma: 2", "name: baseline\n    gamma: 2", "5:11: the name 'baseline' is taken by the baseline"),
         (
@@ -133,7 +110,6 @@ def test_set_that_is_wrong_is_named(write, setting, message):
             "target: builtin:tarjet",
             "1:9: unknown model 'builtin:tarjet'. Did you",
         ),
-        ("target: builtin:target", "target: ./nowhere", "1:9: ./nowhere: no such folder ("),
         ("[a b c, d e f]", "[]", "2:10: the list of prompts has no prompts"),
         (
             "[a b c, d e f]",
@@ -190,11 +166,6 @@ def test_grids_and_the_runs_of_all_tasks_are_counted(problems, write):
         load_study(write(text), max_runs=17)
 
 
-def test_of_many_problems_the_first_are_reported(problems):
-    assert len(problems(GOOD + "".join(f"promqts{number}: 1\n" for number in range(1000)))) == 21
-    assert len(problems(GOOD + "  - {drafter: echo, gamma: 2, tasks: [x]}\n" * 200)) == 21
-
-
 def test_two_runs_of_one_name(problems):
     found = problems(GOOD + "  - {drafter: echo, gamma: 2}\n")
     assert found == ["6:5: 2 runs are called 'echo-2'; give each its own `name`."]
@@ -205,9 +176,6 @@ def test_two_runs_of_one_name(problems):
     [
         (b"", "expected a mapping of keys to values, but it is empty"),
         (b"a: 1\na: 2\n", ':2:1: invalid YAML: found duplicate key "a"'),
-        (b"a: b: c\n", ":1:5: invalid YAML: mapping values are not allowed here"),
-        (b"\xff\xfe\x00", "not a text file"),
-        (b"a: !!python/object:os.system x\n", ":1:4: tags such as"),
         (b"1: 2\n", "the key 1 is not a string"),
     ],
 )
@@ -220,14 +188,10 @@ def test_a_file_that_is_no_study(tmp_path, toys, content, message):
     assert "study.yaml" in str(caught.value)
 
 
-def test_a_missing_file_and_a_folder(tmp_path, write):
+def test_a_missing_file(tmp_path, write):
     write(GOOD)
     with pytest.raises(ConfigError, match=r"the file does not exist\. Did you mean 'study\.yaml'\?"):
         load_study(tmp_path / "stydu.yaml")
-    with pytest.raises(ConfigError, match="does not exist either"):
-        load_study(tmp_path / "no" / "study.yaml")
-    with pytest.raises(ConfigError, match="cannot be read"):
-        load_study(tmp_path)
 
 
 def test_the_schema_knows_the_plugins(toys):
@@ -259,7 +223,6 @@ def test_how_often_runs_are_timed(write, written, read, resolved):
     [
         ("0", "repeats: expected a number of at least 1, 'auto', or a mapping of min, max, spread; given 0."),
         ("{min: 5, max: 4}", "repeats: 'max' (4) is less than 'min' (5)"),
-        ("{spread: 0}", "repeats.spread: input should be greater than 0; given 0."),
     ],
 )
 def test_a_wrong_number_of_repeats(write, written, said):
@@ -275,13 +238,3 @@ def test_runs_are_told_apart_although_their_settings_hold_mappings(tmp_path):
     path.write_text(f"target: builtin:target\nprompts: [a]\nruns: [{{drafter: {mapped}, gamma: 1}}]\n")
     runs = load_study(path).runs
     assert len({run: run.name for run in (*runs, *runs)}) == 2
-
-
-@pytest.mark.parametrize("value", [None, True, -1, float("nan"), "", "echo", [[]], {"name": {"x": []}}], ids=repr)
-def test_any_value_is_taken_or_refused_by_a_message(value):
-    for model in (StudyConfig, RunConfig):
-        for key in model.model_fields:
-            study = {"target": "builtin:target", "prompts": ["x"], "runs": [{"drafter": "random", "gamma": 2}]}
-            (study if model is StudyConfig else study["runs"][0])[key] = value
-            with suppress(ConfigError):
-                assert load_study(study).runs[0].name == BASELINE

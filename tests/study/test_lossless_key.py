@@ -33,22 +33,6 @@ TAKEN = [
 ]
 
 
-@pytest.fixture
-def write(tmp_path):
-    def write_study(text):
-        path = tmp_path / "study.yaml"
-        path.write_text(text, encoding="utf-8")
-        return path
-
-    return write_study
-
-
-def problems(path, *settings):
-    with pytest.raises(ConfigError) as caught:
-        load_study(path, settings)
-    return [line.rpartition("study.yaml:")[2] for line in str(caught.value).splitlines()]
-
-
 def test_a_study_is_not_asked_for_losslessness_unless_it_says_so(write):
     text = STUDY.replace("lossless: true\n", "") + "  - {drafter: random, gamma: 4, lenience: 0.5}\n"
     study = load_study(write(text))
@@ -64,32 +48,32 @@ def test_what_is_always_1_is_taken(write, lenience):
 
 
 @pytest.mark.parametrize("lenience", REFUSED)
-def test_what_may_be_below_1_is_refused_where_it_stands(write, lenience):
+def test_what_may_be_below_1_is_refused_where_it_stands(lenience, problems):
     text = STUDY + f"  - {{name: mine, drafter: random, gamma: 4, lenience: {lenience}}}\n"
-    (problem,) = problems(write(text))
+    (problem,) = problems(text)
     assert problem.startswith("7:55: the lenience of run 'mine' may be below 1")
     assert "`lossless: true`" in problem
 
 
-def test_it_may_be_asked_for_from_the_command_line(write):
-    path = write(STUDY.replace("lossless: true\n", "") + "  - {drafter: random, gamma: 4, lenience: 0.5}\n")
-    assert problems(path, "lossless=true")[0].startswith("6:43: the lenience of run 'random-4-lenience=0.5'")
+def test_it_may_be_asked_for_from_the_command_line(write, problems):
+    text = STUDY.replace("lossless: true\n", "") + "  - {drafter: random, gamma: 4, lenience: 0.5}\n"
+    assert problems(text, "lossless=true")[0].startswith("6:43: the lenience of run 'random-4-lenience=0.5'")
     with pytest.raises(ConfigError, match=r"--set runs\.1\.lenience=0\.5"):
         load_study(write(STUDY), ["runs.1.lenience=0.5"])
 
 
-def test_every_value_of_a_grid_is_looked_at(write):
+def test_every_value_of_a_grid_is_looked_at(problems):
     text = STUDY + "  - {name: swept, drafter: random, gamma: 4, grid: {lenience: [1.0, 0.5, 0.3]}}\n"
-    found = problems(write(text))
+    found = problems(text)
     assert len(found) == 2
     assert found[0].startswith("7:63: the lenience of run 'swept-lenience=0.5'")
     assert found[1].startswith("7:63: the lenience of run 'swept-lenience=0.3'")
 
 
-def test_a_controller_that_does_not_say_is_refused(write, toys):
+def test_a_controller_that_does_not_say_is_refused(toys, problems):
     # The settings of this one derive from PluginConfig, and not from LenienceConfig.
     text = STUDY.replace("random", "echo")
-    assert problems(write(text))[0].startswith("6:41: the lenience of run 'echo-3-lenience=1.0' may be below 1")
+    assert problems(text)[0].startswith("6:41: the lenience of run 'echo-3-lenience=1.0' may be below 1")
 
 
 def test_every_controller_that_ships_says_whether_it_is_lossless():

@@ -221,14 +221,6 @@ def test_results_are_written_as_promised(study, summaries, tmp_path):
     assert not any("[" in cell or "{" in cell for row in rows for cell in row.values())
 
 
-def test_a_file_that_cannot_be_written_costs_no_other(study, summaries, tmp_path):
-    (tmp_path / "summary.csv").mkdir()
-    paths, problems = write_results(tmp_path, study(), summaries, {})
-    assert [path.name for path in paths] == ["results.jsonl", "outputs.jsonl", "report.html"]
-    assert len(problems) == 1
-    assert "summary.csv" in problems[0]
-
-
 BRIEF = "generation.max_new_tokens=2"
 
 
