@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -141,6 +143,19 @@ def test_the_hidden_state_predicted_the_last_token(family, row_by_row, gamma, de
         "nothing was read yet"
     )
     assert check_layers(loaded, spy, PROMPTS) == check_hidden(loaded, spy, PROMPTS) > 9
+
+
+def test_rows_that_have_ended_do_not_keep_states_from_the_others():
+    loaded = wrap_model(hybrid("qwen3_5"))
+    plain = Decoder(loaded, temperature=0).generate(PROMPTS, max_new_tokens=24, ignore_eos=True)
+    right = [[*prompt, *row.tokens] for prompt, row in zip(PROMPTS, plain.sequences, strict=True)]
+    spy = HiddenSpy(loaded.info(), right)
+    short = Decoder(replace(loaded, eos_ids=(right[0][len(PROMPTS[0]) + 3],)), spy, gamma=Gamma(3), temperature=0)
+    ended, *others = short.generate(PROMPTS, max_new_tokens=24).sequences
+    assert len(ended.tokens) == 4
+    asked = [max(len(tokens[row]) for tokens, *_ in spy.seen) for row in (1, 2)]
+    assert all(n >= len(one.prompt) + len(one.tokens) - 5 for n, one in zip(asked, others, strict=True))
+    assert check_hidden(loaded, spy, PROMPTS) > 8
 
 
 def test_states_of_tokens_that_a_cache_keeps():

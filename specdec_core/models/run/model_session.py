@@ -299,7 +299,6 @@ class ModelSession:
             assert self._family.ragged, "the model takes no states"
             block = block._replace(inputs={"states": states})
         self.calls += 1
-        self._read = None
         if parents is not None and block.draft:
             output = self._run_ragged(block, self._grown_tree(uncached, block, parents))
         elif (replayed := self._replay(block)) is not None:
@@ -314,6 +313,8 @@ class ModelSession:
         else:
             output = self._run_row_by_row(block)
         self.lengths = [old + new for old, new in zip(self.lengths, block.counts, strict=True)]
+        if self._read is not None:
+            self._read = [max(pair) for pair in zip(self._read, self.lengths, strict=True)]
         self.hidden = output.hidden
         return self._match_vocab_size(output.logits)
 
