@@ -1,4 +1,4 @@
-"""A tokenizer small enough to read."""
+"""A tokenizer small enough to read, and tiny targets of trainings."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 from transformers import PreTrainedTokenizerFast
 
+from tests.drafters.training.support import saved_targets
+
 
 @pytest.fixture(scope="session")
 def word_tokenizer() -> PreTrainedTokenizerFast:
@@ -15,3 +17,9 @@ def word_tokenizer() -> PreTrainedTokenizerFast:
     inner = Tokenizer(WordLevel({word: id_ for id_, word in enumerate([*"abcdefgh", "?"])}, unk_token="?"))
     inner.pre_tokenizer = Whitespace()
     return PreTrainedTokenizerFast(tokenizer_object=inner, unk_token="?")
+
+
+@pytest.fixture(scope="module")
+def targets(tmp_path_factory):
+    """Return a tiny target by its family, saved and loaded once."""
+    return saved_targets(tmp_path_factory.mktemp("targets"))

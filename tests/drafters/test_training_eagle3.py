@@ -29,7 +29,7 @@ from specdec_drafters.settings import Eagle3Config, Eagle3TrainerConfig
 from specdec_drafters.training.losses import distillation, overlap
 from specdec_drafters.training.rows import pad_rows
 from tests.drafters.support import SeededRequest, info_for
-from tests.drafters.training.support import Recorder, saved_targets, short_training
+from tests.drafters.training.support import Recorder, short_training
 from tests.toys import Gamma
 
 V, K = 40, 3
@@ -37,12 +37,6 @@ LAYERS = (0, 1, 2)
 TEXTS = [[5, 6, 7, 8, 9, 10, 11], [9, 8, 7, 6, 5, 4], [3, 1, 4, 1]]
 PROMPTS = [1, 3, 1]
 IDS = torch.arange(1, V, 2)
-
-
-@pytest.fixture(scope="module")
-def targets(tmp_path_factory):
-    """Return a tiny target by its family, saved and loaded once."""
-    return saved_targets(tmp_path_factory.mktemp("targets"))
 
 
 @pytest.fixture

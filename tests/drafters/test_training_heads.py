@@ -24,7 +24,7 @@ from specdec_drafters.training.losses import cross_entropy, distillation, overla
 from specdec_drafters.training.rows import pad_rows
 from specdec_drafters.training.sources import gather
 from specdec_drafters.training.trainer import without_home
-from tests.drafters.training.support import Recorder, saved_targets, short_training
+from tests.drafters.training.support import Recorder, short_training
 from tests.toys import Gamma
 
 V, K = 40, 3
@@ -37,12 +37,6 @@ def moved(heads: Heads, scale: float = 0.5) -> Heads:
         for weight in heads.outer.values():
             weight.copy_(scale * torch.randn(weight.shape, generator=generator))
     return heads
-
-
-@pytest.fixture(scope="module")
-def targets(tmp_path_factory):
-    """Return a tiny target by its family, saved and loaded once."""
-    return saved_targets(tmp_path_factory.mktemp("targets"), "gpt2")
 
 
 @pytest.fixture
@@ -246,8 +240,8 @@ def test_what_is_written_drafts_for_this_target(targets, config_for, reads_token
     assert len(str(card.facts["alpha of each head after"]).split(", ")) == K
     points = [json.loads(line) for line in report.written[1].read_text().splitlines()]
     assert [point["step"] for point in points] == [0, 30]
-    drafter = HeadsDrafter(HeadsConfig(model=str(config.output)), targets().info())
-    result = Decoder(targets(), drafter, gamma=Gamma(K), strict=True).generate(
+    drafter = HeadsDrafter(HeadsConfig(model=str(config.output)), targets("gpt2").info())
+    result = Decoder(targets("gpt2"), drafter, gamma=Gamma(K), strict=True).generate(
         [[0]] * 4, GenerationSettings(max_new_tokens=20, ignore_eos=True)
     )
     assert result.metrics.accepted > 0

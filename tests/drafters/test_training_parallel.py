@@ -19,17 +19,11 @@ from specdec_drafters.settings import ParallelConfig, ParallelTrainerConfig
 from specdec_drafters.training.mask_layout import mask_layout, retained_lengths
 from specdec_drafters.training.rows import pad_rows
 from specdec_drafters.training.sources import gather
-from tests.drafters.training.support import Recorder, saved_targets, short_training
+from tests.drafters.training.support import Recorder, short_training
 from tests.tiny import tiny_model
 from tests.toys import Gamma
 
 V, DEPTH = 40, 3
-
-
-@pytest.fixture(scope="module")
-def targets(tmp_path_factory):
-    """Return a tiny target by its family, saved and loaded once."""
-    return saved_targets(tmp_path_factory.mktemp("targets"))
 
 
 @pytest.fixture

@@ -302,9 +302,6 @@ def test_adapters_that_cannot_work_are_refused_with_the_reason(folder, tmp_path)
     save_file({**tensors, first.replace("layers.0", "layers.9"): tensors[first].clone()}, weights)
     with pytest.raises(ModelError, match=r"does not name: .*layers\.9"):
         load_model(wide, adapter="lora", folder=tmp_path)
-    weights.unlink()
-    with pytest.raises(ModelError, match=r"this adapter has no adapter_model.safetensors"):
-        load_model(wide, adapter="lora", folder=tmp_path)
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -121,7 +121,6 @@ def test_drafters_that_share_a_name_are_told_apart(measure, tmp_path, model_fold
         ((), "no drafter"),
         (("study.yaml", "--drafter", "random"), "--drafter: the study sets this"),
         (("study.yaml", "--set", "tasks=[{name: a}, {name: b}]"), "choose one with --task: a, b"),
-        (("study.yaml", "--output", "study.yaml"), "--overwrite"),
     ],
 )
 def test_what_cannot_be_measured_is_said(measure, arguments, said):

@@ -3,9 +3,8 @@
 import json
 
 import pytest
-from pydantic import ValidationError
 
-from specdec_core.interface.errors import ConfigError, PromptError
+from specdec_core.interface.errors import PromptError
 from specdec_core.study import load_study
 from specdec_core.study.config.benchmarks import BENCHMARKS
 from specdec_core.study.config.prompts import read_prompts
@@ -170,24 +169,6 @@ def test_placeholders_of_speed_bench_are_refused(read, write):
     assert len(read(benchmark="speed-bench", path="rows.jsonl", limit=1, turns="first")) == 1
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"benchmark": "gsm8"}, "unknown benchmark 'gsm8'. Did you mean 'gsm8k'"),
-        ({"file": "a", "path": "b"}, "'path' requires 'benchmark'; given 'file'"),
-        ({"benchmark": "gsm8k", "path": "b", "revision": "main"}, "'revision' is of the hub"),
-    ],
-)
-def test_settings_that_contradict_each_other(settings, message):
-    with pytest.raises(ValidationError, match=message):
-        PromptsConfig(**settings)
-
-
-def test_spec_bench_is_not_on_the_hub(read):
-    with pytest.raises(PromptError, match=r"download question\.jsonl from the folder data/spec_bench"):
-        read(benchmark="spec-bench")
-
-
 @pytest.mark.filterwarnings("ignore")
 def test_a_benchmark_through_datasets(read, write, tmp_path, monkeypatch):
     datasets = pytest.importorskip("datasets")
@@ -222,9 +203,3 @@ def test_settings_of_a_study_of_a_benchmark(write, monkeypatch, tmp_path, stated
     generation = task.generation
     assert (task.sampling.temperature, generation.max_new_tokens, generation.seed) == expected
     assert not generation.ignore_eos
-
-
-def test_a_problem_of_a_benchmark_is_located(monkeypatch, tmp_path):
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(ConfigError, match=r"study: .*rows\.jsonl: .*the file does not exist"):
-        load_study({**STUDY, "runs": [{"drafter": "prompt-copy", "gamma": 2}]})

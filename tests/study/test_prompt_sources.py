@@ -225,6 +225,7 @@ def test_a_random_sample_is_the_same_for_a_seed(read, write):
         ({}, "given none of them"),
         ({"file": "a.csv", "dataset": "b"}, "given 'file' and 'dataset'"),
         ({"file": "a.csv", "split": "test"}, "'split' requires 'dataset' or 'benchmark'; given 'file'"),
+        ({"benchmark": "gsm8"}, "unknown benchmark 'gsm8'. Did you mean 'gsm8k'"),
         ({"file": "a.csv", "template": "{a"}, "write a brace that is not a column as two"),
         ({"file": "a.csv", "system": "x"}, "'system' requires 'chat: true'"),
     ],
@@ -234,19 +235,9 @@ def test_settings_that_contradict_each_other(settings, message):
         PromptsConfig(**settings)
 
 
-@pytest.fixture
-def absent(monkeypatch):
-    """Makes packages seem not installed."""
-
-    def hide(*names):
-        for name in names:
-            monkeypatch.setitem(sys.modules, name, None)
-
-    return hide
-
-
-def test_missing_packages_are_named(read, write, absent, tmp_path):
-    absent("datasets", "pyarrow")
+def test_missing_packages_are_named(read, write, monkeypatch, tmp_path):
+    for name in ("datasets", "pyarrow"):
+        monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(PromptError, match=r"needs the package datasets.*pip install 'specdec-core\[datasets\]'"):
         read(dataset=str(tmp_path), column="x")
     write("p.parquet", "x")

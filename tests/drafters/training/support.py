@@ -34,16 +34,14 @@ class Recorder:
         self.points.append(dict(point))
 
 
-def saved_targets(
-    root: Path, default: str = "llama", sizes: Mapping[str, Mapping[str, int]] | None = None
-) -> Callable[..., LoadedModel]:
+def saved_targets(root: Path, sizes: Mapping[str, Mapping[str, int]] | None = None) -> Callable[..., LoadedModel]:
     """Return a function from a family to a tiny target of `VOCAB` tokens, saved and loaded once.
 
     It is blunt enough that a drafter has something to gain, and sharp enough that depths differ.
     """
     loaded: dict[str, LoadedModel] = {}
 
-    def targets(family: str = default) -> LoadedModel:
+    def targets(family: str = "llama") -> LoadedModel:
         if family not in loaded:
             more = (sizes or {}).get(family, {})
             tiny_model(family, VOCAB, sharpness=1.5, **more).save_pretrained(root / family)
