@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
 from pydantic import Field
 from torch import Tensor, nn
-from transformers import AutoConfig
+from transformers import AutoConfig, __version__, modeling_layers
 from transformers.models.qwen3.modeling_qwen3 import Qwen3DecoderLayer, Qwen3RMSNorm, Qwen3RotaryEmbedding
 
 from specdec_core.interface import ModelError, TargetInfo
+from specdec_core.models import model_folder, without_progress_bar
+from specdec_core.registry import is_shipped
 from specdec_drafters.common.draft_heads import (
     FULL,
+    SLIDING,
     StateHead,
+    beside,
     check_sizes,
     check_weights,
-    on_target_device,
     target_features,
 )
-from specdec_drafters.common.speculators import SpeculatorConfig, open_checkpoint
+from specdec_drafters.common.draft_model_loading import target_model
+from specdec_drafters.common.speculators import SpeculatorConfig, checkpoint_file, open_checkpoint, read_json
 from specdec_drafters.eagle3.drafter import Eagle3Drafter
 
 ARCHITECTURES = ("qwen3",)
@@ -74,6 +80,8 @@ class MtpHead(StateHead):
 
 TYPE = "mtp"
 """The `speculators_model_type`."""
+TARGET = "target"
+"""In place of a checkpoint's name: that of the target."""
 _HYBRID = ("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text")
 """Architectures that the package also takes."""
 _OF_TARGET = ("embed_tokens.weight", "lm_head.weight")
@@ -96,7 +104,8 @@ class MtpSpeculatorConfig(SpeculatorConfig):
         if (kind := self.transformer_layer_config.get("model_type")) in _HYBRID:
             raise ModelError(
                 f"drafter 'mtp': {model} has a layer of the model_type {kind!r}, of which only those of "
-                f"{', '.join(ARCHITECTURES)} are built. Draft with another drafter."
+                f"{', '.join(ARCHITECTURES)} are built. Draft with the layer in the target's checkpoint: `model: "
+                f"{TARGET}`."
             )
         attention = {"layer_types": ["full_attention"], "use_sliding_window": False, "sliding_window": None}
         # The package's default is one that it cannot build.
@@ -159,14 +168,157 @@ def read_mtp(model: str, target: TargetInfo) -> tuple[MtpHead, tuple[int, ...]]:
     # Assigned, not copied: the target's embeddings are in memory once.
     head.load_state_dict({**tensors, **shared}, assign=True)
     layers = (config.last_layer(features.num_layers, model),)
-    return on_target_device(head, features), layers
+    return beside(head, features.output_embeddings), layers
+
+
+class MtpModel(modeling_layers.MtpModel):  # type: ignore[misc]  # transformers is not typed
+    """The layers of a checkpoint, complete or not at all.
+
+    transformers finds the names that they have in checkpoints by the name of this class.
+    """
+
+    @classmethod
+    def is_custom_code(cls) -> bool:
+        """Have transformers rename weights as for its own classes."""
+        return False
+
+    def _adjust_missing_and_unexpected_keys(self, loading_info: Any) -> None:
+        super()._adjust_missing_and_unexpected_keys(loading_info)
+        missing, unknown = sorted(loading_info.missing_keys), sorted(loading_info.unexpected_keys)
+        others = [name for name, *_ in loading_info.mismatched_keys]
+        if not unknown and len(missing) == len(self.layers.state_dict()):
+            raise ValueError("it has none, as copies that save_pretrained() wrote")
+        if missing or unknown or others:
+            raise ValueError(f"missing are {missing[:3]}, unknown {unknown[:3]}, of another shape {others[:3]}")
+
+
+class TargetMtpHead(StateHead):
+    """The MTP layer of a target's own checkpoint, with the target's embeddings, which are in memory once.
+
+    Args:
+        layers: What transformers read; it has one layer.
+        target: The target.
+
+    References:
+        `MtpModel` and `MTPCandidateGenerator` of transformers. They read the target's state after its final norm,
+        as vLLM does. Qwen3.5 was trained so: more drafts are accepted than with the state before it
+        (llama.cpp #24025, LightLLM #1402).
+    """
+
+    def __init__(self, layers: Any, target: Any) -> None:
+        super().__init__()
+        self.config = layers.config
+        self.config._attn_implementation = "sdpa"
+        self.layer = layers.layers[0]
+        self.rotary_emb = copy.deepcopy(layers.rotary_emb)
+        self.target_norm = copy.deepcopy(target.get_decoder().norm)
+        read = target.get_input_embeddings().weight.detach()
+        output = target.get_output_embeddings().weight.detach()
+        self.embed_tokens = nn.Embedding(read.shape[0], read.shape[1], device="meta")
+        self.lm_head = nn.Linear(output.shape[1], output.shape[0], bias=False, device="meta")
+        # Other parameters over the same memory: those of the target may be trained.
+        self.embed_tokens.weight = nn.Parameter(read, requires_grad=False)
+        self.lm_head.weight = nn.Parameter(output, requires_grad=False)
+
+    def combine(self, states: Tensor) -> Tensor:
+        """See `StateHead.combine`: the target's after its final norm."""
+        normed: Tensor = self.target_norm(states)
+        return normed
+
+    def run(
+        self, embedded: Tensor, states: Tensor, masks: Mapping[str, Any], **keywords: Any
+    ) -> tuple[Tensor, Tensor]:
+        """See `StateHead.run`."""
+        state = self.layer(embedded, states, attention_mask=masks[self.kind(0)], **keywords)
+        return state, state
+
+
+_COUNTS = ("num_mtp_layers", "mtp_num_hidden_layers", "num_nextn_predict_layers")
+"""Keys of the number of MTP layers in the configs of targets."""
+
+
+def read_own_mtp(model: str, target: TargetInfo) -> tuple[TargetMtpHead, tuple[int, ...]] | None:
+    """Read the MTP layer of a target's checkpoint.
+
+    Args:
+        model: `target`, or a folder or a hub name.
+        target: The target.
+
+    Returns:
+        As `read_mtp`; None if `model` names no checkpoint of the target's family.
+
+    Raises:
+        ModelError: There is no such checkpoint, or the target is not loaded; or it has no MTP layer, or several,
+            or one that is not complete, has a state, or is not known to transformers.
+    """
+    if model != TARGET and (target.model is None or is_shipped(model)):
+        return None
+    own = target_model(target, TYPE).model
+    source, folder, revision = model, target.folder, None
+    if model == TARGET:
+        source, folder, revision = own.config.name_or_path, Path(), getattr(own.config, "_commit_hash", None)
+    if not source:
+        raise ModelError(
+            "drafter 'mtp': this target was made in memory. Name the folder of its checkpoint in `model`."
+        )
+    path = checkpoint_file(source, model_folder(source, folder), "config.json", revision=revision)
+    keys = read_json(path)
+    text = keys.get("text_config", keys)
+    kinds = {keys.get("model_type"), text.get("model_type")}
+    if "speculators_model_type" in keys or own.config.model_type not in kinds:
+        return None
+    count = next((text[key] for key in _COUNTS if text.get(key) is not None), 1)
+    if count != 1:
+        raise ModelError(
+            f"drafter 'mtp': {source} has {count} MTP layers by its config.json; one is supported, which drafts "
+            "all tokens. Choose another drafter."
+        )
+    described = _described(own)
+    embeddings = own.get_output_embeddings().weight
+    described.config.name_or_path, described.config.dtype = str(path.parent), embeddings.dtype
+    try:
+        # Initial values are drawn from the global generator.
+        with torch.random.fork_rng(devices=[]), without_progress_bar():
+            layers = MtpModel.from_pretrained(described, device_map={"": embeddings.device})
+        head = TargetMtpHead(layers, own)
+    except Exception as error:  # code of any family
+        raise ModelError(
+            f"drafter 'mtp': transformers {__version__} cannot read an MTP layer of a {type(own).__name__} from "
+            f"{source}: {error}. Name a checkpoint that has one; those of Qwen need transformers 5.20."
+        ) from error
+    return beside(head, embeddings), (len(own.get_decoder().layers),)
+
+
+def _described(target: Any) -> Any:
+    """Return a copy of a target whose config says of its one MTP layer what transformers asks for.
+
+    Raises:
+        ModelError: The layer has a state.
+    """
+    described = copy.copy(target)  # shares all modules
+    described.config = copy.deepcopy(target.config)
+    config = described.config.get_text_config(decoder=True)
+    config.num_mtp_layers = 1
+    for kind, default in (("layer_types", FULL), ("mlp_layer_types", "sparse")):
+        if getattr(config, kind, None) and not getattr(config, f"mtp_{kind}", None):
+            setattr(config, f"mtp_{kind}", [default])
+    if states := set(getattr(config, "mtp_layer_types", None) or [FULL]) - {FULL, SLIDING}:
+        raise ModelError(
+            f"drafter 'mtp': by its config, the MTP layer of this target has {', '.join(states)}; only attention "
+            "is supported. Choose another drafter."
+        )
+    last = config.num_hidden_layers
+    patterns = [r"^(model\.)?mtp\.", rf"^model\.(language_model\.)?layers\.{last}\."]
+    described._keys_to_ignore_on_load_unexpected = patterns
+    return described
 
 
 class MtpDrafter(Eagle3Drafter):
-    """Drafts with an MTP layer, in the format of the speculators package.
+    """Drafts with an MTP layer, of the target's own checkpoint or in the format of the speculators package.
 
     The layer has entries, and a cache of them, as an EAGLE-3 head does. Each reads one state: that of the target's
-    last layer before its final norm, and for drafted tokens its own output of the token before.
+    last layer, before its final norm in that format and after it otherwise, and for drafted tokens its own output
+    of the token before.
 
     q is the layer's distribution over the target's vocabulary, after the run's draft sampling settings.
 
@@ -174,6 +326,6 @@ class MtpDrafter(Eagle3Drafter):
         DeepSeek-AI 2024, section 2.2 (arXiv 2412.19437); Cui et al. 2025 (arXiv 2509.18362).
     """
 
-    def read(self, model: str, target: TargetInfo) -> tuple[MtpHead, tuple[int, ...]]:
+    def read(self, model: str, target: TargetInfo) -> tuple[MtpHead | TargetMtpHead, tuple[int, ...]]:
         """Read a checkpoint; return the layer, and the layer of the target that it reads."""
-        return read_mtp(model, target)
+        return read_own_mtp(model, target) or read_mtp(model, target)

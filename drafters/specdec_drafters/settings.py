@@ -324,7 +324,7 @@ class DFlashConfig(DrafterConfig):
 
 
 class MtpConfig(DrafterConfig):
-    """An MTP layer from a speculators checkpoint, on the target's last hidden states.
+    """An MTP layer, of the target's own checkpoint or of speculators, on the target's last hidden states.
 
     The MTP layer to draft with.
     """
@@ -332,7 +332,8 @@ class MtpConfig(DrafterConfig):
     needs_hidden_states: ClassVar[bool] = True
 
     model: Annotated[str, Field(min_length=1)]
-    """An MTP layer for this target, in the format of speculators: a folder or a hub name."""
+    """`target`: the layer in the target's checkpoint. Else a folder or a hub name, of another checkpoint of that
+    model, or of a layer in the format of speculators."""
 
 
 class ChainConfig(DrafterConfig):

@@ -159,7 +159,7 @@ def head_of(
         head = make()
     tensors = _with_target_weights(checkpoint, draft_vocab_size, target, features)
     _load_weights(head, tensors, checkpoint.model, drafter)
-    return on_target_device(head, features)
+    return beside(head, features.output_embeddings)
 
 
 def _with_target_weights(
@@ -230,12 +230,11 @@ def _load_weights(head: DraftVocabularyHead, tensors: Mapping[str, Tensor], mode
         )
 
 
-def on_target_device(head: H, features: TargetFeatures) -> H:
-    """Return a head for inference, on the device of the target's output embedding, with weights of its data type.
+def beside(head: H, embeddings: Tensor) -> H:
+    """Return a head for inference, on the device of the target's output embeddings and with their data type.
 
     Buffers keep theirs, as in models of transformers: in bfloat16, rotary frequencies would be off by up to 0.2%.
     """
-    embeddings = features.output_embeddings
     head.to(embeddings.device).eval().requires_grad_(requires_grad=False)
     for weight in head.parameters():
         weight.data = weight.data.to(embeddings.dtype)

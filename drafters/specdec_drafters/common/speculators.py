@@ -116,7 +116,7 @@ def read_checkpoint(
     """
     shipped = shipped_file(model, "draft head", "config.json", folder, fits=_is_no_model)
     found = model_folder(model, folder) if shipped is None else shipped.parent
-    config = _read_json(_file(model, found, "config.json"))
+    config = read_json(checkpoint_file(model, found, "config.json"))
     if not isinstance(config.get("speculators_model_type"), str):
         names = [str(name) for name in config.get("architectures") or ()]
         known = next((name for name in names if convert and name in convert), None)
@@ -206,24 +206,26 @@ def write_checkpoint(folder: Path, config: Mapping[str, Any], tensors: Mapping[s
     save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, folder / WEIGHTS, {"format": "pt"})
 
 
-def _file(model: str, folder: Path | None, name: str, advice: str = _GIVE) -> Path:
+def checkpoint_file(
+    model: str, folder: Path | None, name: str, advice: str = _GIVE, revision: str | None = None
+) -> Path:
     """Return the path of a file of a checkpoint; see `_find`.
 
     Raises:
         ModelError: It is not there, or the hub cannot be reached.
     """
-    found = _find(model, folder, name)
+    found = _find(model, folder, name, revision)
     if found is None:
         raise ModelError(f"{model}: there is no {name}. {advice}")
     return found
 
 
-def _find(model: str, folder: Path | None, name: str) -> Path | None:
+def _find(model: str, folder: Path | None, name: str, revision: str | None = None) -> Path | None:
     """Return the path of a file of a checkpoint, from the hub if it has no folder; None if there is none."""
     if folder is not None:
         return folder / name if (folder / name).is_file() else None
     try:
-        found = cached_file(model, name, _raise_exceptions_for_missing_entries=False)
+        found = cached_file(model, name, revision=revision, _raise_exceptions_for_missing_entries=False)
     except (OSError, ValueError) as error:
         reason = str(error).strip().splitlines()[0]
         raise ModelError(
@@ -233,7 +235,12 @@ def _find(model: str, folder: Path | None, name: str) -> Path | None:
     return None if found is None else Path(found)
 
 
-def _read_json(path: Path) -> dict[str, Any]:
+def read_json(path: Path) -> dict[str, Any]:
+    """Return the keys of a file.
+
+    Raises:
+        ModelError: It is not readable, or holds something else.
+    """
     try:
         with path.open("rb") as file:
             read = json.load(file)
@@ -246,10 +253,10 @@ def _read_json(path: Path) -> dict[str, Any]:
 
 def _read_weights(model: str, folder: Path | None) -> dict[str, Tensor]:
     index = _find(model, folder, f"{WEIGHTS}.index.json")
-    names = {WEIGHTS} if index is None else set(_read_json(index).get("weight_map", {}).values())
+    names = {WEIGHTS} if index is None else set(read_json(index).get("weight_map", {}).values())
     tensors: dict[str, Tensor] = {}
     for name in sorted(map(str, names)):
-        path = _file(model, folder, name, _NO_PICKLES)
+        path = checkpoint_file(model, folder, name, _NO_PICKLES)
         try:
             tensors |= load_file(path)
         except (SafetensorError, OSError) as error:

@@ -1,0 +1,179 @@
+"""MTP layers in a target's own checkpoint, under the names that are published, against transformers' own code."""
+
+from __future__ import annotations
+
+import copy
+import json
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import DeepseekV3Config, GenerationConfig, LogitsProcessorList
+from transformers.generation.candidate_generator import MTPCandidateGenerator
+from transformers.modeling_layers import MtpModel
+
+from specdec_core import Decoder, load_model
+from specdec_core.decoding.observers import TraceObserver
+from specdec_core.interface import ModelError
+from specdec_core.models import wrap_model
+from specdec_core.testing import DrafterKit
+from specdec_core.testing.harness.state import model_state
+from specdec_core.testing.harness.tiny_target import TinyTarget, random_model
+from specdec_drafters.mtp import MtpDrafter, read_own_mtp
+from specdec_drafters.settings import MtpConfig
+from tests import lossless
+from tests.conformance import failure_of, kit_of
+from tests.generation.families import DECODERS
+from tests.models.hybrids import hybrid
+from tests.toys import Gamma
+
+PROMPTS = [[2, 3, 4, 5, 6, 7], [8, 7], [9, 10, 11]]
+OWN = {"name": "mtp", "model": "target"}
+QWEN = {"enorm": "pre_fc_norm_embedding", "hnorm": "pre_fc_norm_hidden", "eh_proj": "fc", "post_norm": "norm"}
+NORM = "mtp.norm.weight"
+
+
+def described(model):
+    """A copy of a model whose config says of its MTP layer what transformers asks for."""
+    model, config = copy.copy(model), copy.deepcopy(model.config)
+    config.num_mtp_layers = 1
+    if getattr(config, "layer_types", None):
+        config.mtp_layer_types = ["full_attention"]
+    model.config, model._keys_to_ignore_on_load_unexpected = config, [r"^mtp\.", r"^model\.layers\.2\."]
+    return model
+
+
+def published(model, layer, fused):
+    """Return the weights of an MTP layer by the names of checkpoints."""
+    found = {}
+    for name, weight in layer.state_dict().items():
+        part, _, rest = name.partition(".")
+        if model.config.model_type == "deepseek_v3":
+            key = "model.layers.2." + {"mtp_block": rest, "post_norm": "shared_head.norm.weight"}.get(part, name)
+            found["model.layers.2.shared_head.head.weight"] = model.lm_head.weight.detach().clone()
+        else:
+            key = f"mtp.layers.0.{rest}" if part == "mtp_block" else f"mtp.{QWEN[part]}.{rest}"
+        found |= {key: weight} if fused or "mlp.experts." not in key else single_experts(key, weight)
+    return found
+
+
+def single_experts(key, weight):
+    prefix, _, which = key.rpartition(".")
+    names = ("gate", "up") if which == "gate_up_proj" else ("down",)
+    return {
+        f"{prefix}.{number}.{name}_proj.weight": part.contiguous()
+        for number, one in enumerate(weight)
+        for name, part in zip(names, one.chunk(len(names)), strict=True)
+    }
+
+
+def write(folder, family, vocab=40, sharpness=4.0, fused=False, drop=(), config=None, **more):
+    """Write a tiny target with an MTP layer, as they are published; return its folder's name."""
+    if family == "deepseek_v3":
+        model = random_model(DeepseekV3Config(**DECODERS[family][1], vocab_size=vocab), sharpness=sharpness)
+    else:
+        model = hybrid(family, vocab, sharpness)
+    torch.manual_seed(1)
+    final = model.get_decoder().norm.weight
+    final.data.add_(0.5 * torch.randn_like(final))  # or the states before and after it would be alike
+    layer = MtpModel(described(copy.deepcopy(model)), 1).layers[0]  # gives the copy's embeddings new values
+    for weight in layer.parameters():
+        weight.data.normal_(float(weight.dim() == 1), 0.4)  # those of norms are near 1
+    model.save_pretrained(folder)
+    path = folder / "model.safetensors"
+    tensors, keys = load_file(path), json.loads((folder / "config.json").read_text())
+    if "qwen3_5" in family:  # published with images
+        tensors = {name.replace("model.", "model.language_model."): weight for name, weight in tensors.items()}
+        keys = {"model_type": family, "text_config": keys | {"mtp_num_hidden_layers": 1, **(config or {})}}
+        (folder / "config.json").write_text(json.dumps(keys))
+    tensors |= published(model, layer, fused) | more
+    save_file({name: weight for name, weight in tensors.items() if name not in drop}, path, {"format": "pt"})
+    return str(folder)
+
+
+@torch.inference_mode()
+def drafted(model, generator, tokens, count):
+    """What transformers drafts: first by its own generator, then by repeating the layer."""
+    output = model(torch.tensor([tokens[:-1]]), output_hidden_states=True, use_cache=False)
+    ids, positions = torch.tensor([tokens]), torch.arange(len(tokens))[None]
+    first = copy.deepcopy(generator).get_candidates(ids, {"position_ids": positions}, output, False, 0)[0][:, -1:]
+    state, text = output.hidden_states[-1], ids[:, 1:]
+    for _ in range(count):
+        read = generator.mtp_model.forward_layer(0, state, torch.arange(text.shape[1])[None], None, text)
+        text = torch.cat([text, model.lm_head(read[:, -1:]).argmax(-1)], 1)
+        state = torch.cat([state, read[:, -1:]], 1)
+    assert not count or text[0, len(tokens) - 1] == first
+    return text[0, len(tokens) - 1 :].tolist()
+
+
+CASES = [("qwen3_5", False), ("qwen3_5_moe", False), ("qwen3_5_moe", True), ("qwen3_next", False)]
+
+
+@pytest.mark.parametrize(("family", "fused"), [*CASES, ("deepseek_v3", False)])
+def test_greedy_drafts_are_those_of_transformers(family, fused, tmp_path):
+    loaded, trace = load_model(write(tmp_path, family, fused=fused)), TraceObserver()
+    model, texts = described(loaded.model), [list(prompt) for prompt in PROMPTS]
+    generator = MTPCandidateGenerator(model, GenerationConfig(do_sample=False), {}, LogitsProcessorList())
+    decoder = Decoder(loaded, OWN, gamma=3, temperature=0, strict=True)
+    decoder.generate(PROMPTS, max_new_tokens=9, ignore_eos=True, observers=[trace])
+    for report in trace.reports:
+        for text, draft, new in zip(texts, report.draft_tokens, report.outcome.committed, strict=True):
+            assert list(draft) == drafted(model, generator, text, len(draft))
+            text += new
+    assert len({draft for report in trace.reports for draft in report.draft_tokens}) > 9
+
+
+@pytest.fixture(scope="module", params=[("qwen3_5", 2.0), ("deepseek_v3", 0.8)], ids=["qwen3_5", "deepseek_v3"])
+def small(request, tmp_path_factory):
+    """A target whose continuations can be enumerated."""
+    family, sharpness = request.param
+    return load_model(write(tmp_path_factory.mktemp(family), family, lossless.VOCAB, sharpness))
+
+
+def test_drafts_leave_the_distribution_as_it_is(small):
+    settings = lossless.SETTINGS["temperature-0.7"]
+    decoder = Decoder(small, OWN, gamma=Gamma(3, 1, 2), sampling=settings, strict=True)
+    expected = lossless.enumerate_continuations(small, settings)
+    assert lossless.doubled_p_value(decoder, expected, 1600) > 1e-4
+
+
+CHECKS = ("hidden_states_declared", "rollback", "rows_independent", "draft_sampled_from_q", "target_unchanged")
+
+
+@pytest.mark.parametrize("check", CHECKS)
+def test_the_drafter_passes_the_kit(small, check):
+    state = model_state(small.model, small.tokenizer, small.features)
+    target = TinyTarget("decoder-only", small, small.info(), state)
+    said = {"config": MtpConfig, "targets": property(lambda kit: (target,))}
+    kit = kit_of(DrafterKit, lambda info: MtpDrafter(MtpConfig(model="target"), info), **said)
+    assert failure_of(kit, check) is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"drop": (NORM,)}, "missing are .*post_norm"),
+        ({"mtp.layers.0.mlp.up_proj.weight_scale_inv": torch.ones(1)}, "unknown .*weight_scale_inv"),
+        ({NORM: torch.ones(5)}, "another shape .*post_norm"),
+        ({"config": {"mtp_num_hidden_layers": 2}}, "has 2 MTP layers"),
+        ({"config": {"mtp_layer_types": ["linear_attention"]}}, "has linear_attention"),
+    ],
+)
+def test_layers_that_cannot_be_built_are_refused(changes, said, tmp_path):
+    with pytest.raises(ModelError, match=said):
+        read_own_mtp("target", load_model(write(tmp_path, "qwen3_5", **changes)).info())
+
+
+def test_a_copy_without_the_layer_drafts_with_that_of_its_base(tmp_path):
+    base = load_model(write(tmp_path / "base", "qwen3_5"))
+    base.model.save_pretrained(tmp_path / "copy")
+    tuned = load_model(str(tmp_path / "copy"))
+    with pytest.raises(ModelError, match="it has none"):
+        read_own_mtp("target", tuned.info())
+    with pytest.raises(ModelError, match="made in memory"):
+        read_own_mtp("target", wrap_model(hybrid("qwen3_5")).info())
+    head, layers = read_own_mtp("base", tuned.info(tmp_path))
+    assert layers == (2,)
+    assert head.embed_tokens.weight.data_ptr() == tuned.model.get_input_embeddings().weight.data_ptr()
+    own, _ = read_own_mtp("target", base.info())
+    assert torch.equal(head.layer.eh_proj.weight, own.layer.eh_proj.weight)
