@@ -27,6 +27,7 @@ from tests.generation.families import DECODERS
 from tests.models.hybrids import hybrid
 from tests.toys import Gamma
 
+pytestmark = pytest.mark.skipif(not hasattr(MtpModel, "forward_layer"), reason="needs transformers 5.20")
 PROMPTS = [[2, 3, 4, 5, 6, 7], [8, 7], [9, 10, 11]]
 OWN = {"name": "mtp", "model": "target"}
 QWEN = {"enorm": "pre_fc_norm_embedding", "hnorm": "pre_fc_norm_hidden", "eh_proj": "fc", "post_norm": "norm"}
