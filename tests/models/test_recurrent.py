@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from specdec_core import Decoder, generate_with
-from specdec_core.interface import ModelError
+from specdec_core.interface import ModelError, TokenTree
+from specdec_core.interface.errors import PluginWarning
 from specdec_core.models import ModelSession, pack, wrap_model
 from specdec_core.models.prefix_cache import PrefixCache
 from specdec_core.models.run.model_session import MOST_UNCACHED
@@ -15,7 +16,7 @@ from tests import lossless
 from tests.models.hybrids import FAMILIES, VOCAB, hybrid
 from tests.pairwise import some
 from tests.tiny import tiny_model
-from tests.toys import CountingDrafter, TableDrafter
+from tests.toys import CountingDrafter, Gamma, TableDrafter
 
 PROMPTS = ([5, 9, 11, 30, 21, 22, 7], [3], list(range(2, 36)))
 LENGTH = 28
@@ -208,3 +209,15 @@ def test_planted_defects_are_noticed(defect, monkeypatch):
     assert texts(loaded, drafter, 4)[0] != expected
     with pytest.raises(ModelError, match="after its cache is rolled back"):
         wrap_model(model)
+
+
+def test_one_path_is_read_by_a_state():
+    loaded = wrap_model(hybrid("qwen3_5"))
+    gamma = Gamma(6, tree=TokenTree.from_widths((2, 1)))
+    decoder = Decoder(loaded, TableDrafter(VOCAB), gamma=gamma, temperature=0)
+    with pytest.warns(PluginWarning, match="a tree was asked for"):
+        result = decoder.generate(PROMPTS[0], max_new_tokens=LENGTH, ignore_eos=True)
+    assert list(result.tokens) == generated(loaded.model, PROMPTS[0])
+    assert result.metrics.tree_steps == 0 < result.metrics.drafted
+    with pytest.raises(ModelError, match="a recurrent state reads one path"):
+        decoder.generate(PROMPTS[0], max_new_tokens=4, beams=2)

@@ -64,9 +64,10 @@ class BeamDecoder:
             ModelError: The target reads no trees.
         """
         if not self.target.family.trees:
+            state, mask = "a recurrent state reads one path", "its attention does not take a mask for each token"
             raise ModelError(
-                f"{self.target.name} cannot read a token tree in one forward pass, which beams need: its "
-                "attention does not take a mask for each token. Use beams=1."
+                f"{self.target.name} cannot read a token tree in one forward pass, which beams need: "
+                f"{state if self.target.family.recurrent else mask}. Use beams=1."
             )
         beams, levels = settings.beams, info.max_gamma
         width = self.draft_beams or beams
