@@ -12,7 +12,12 @@ from specdec_core.models import ModelSession, pack, wrap_model
 from specdec_core.models.prefix_cache import PrefixCache
 from specdec_core.models.run.model_session import MOST_UNCACHED
 from specdec_core.models.run.recurrent import RecurrentCache, StateLayer
+from specdec_core.testing import DrafterKit
+from specdec_core.testing.harness import tiny_target
+from specdec_drafters.settings import TransformerConfig
+from specdec_drafters.transformer import TransformerDrafter
 from tests import lossless
+from tests.conformance import failures, kit_of
 from tests.models.hybrids import FAMILIES, VOCAB, hybrid
 from tests.pairwise import some
 from tests.tiny import tiny_model
@@ -221,3 +226,25 @@ def test_one_path_is_read_by_a_state():
     assert result.metrics.tree_steps == 0 < result.metrics.drafted
     with pytest.raises(ModelError, match="a recurrent state reads one path"):
         decoder.generate(PROMPTS[0], max_new_tokens=4, beams=2)
+
+
+def test_a_recurrent_draft_model_drafts_lines_where_trees_are_asked_for(tmp_path):
+    hybrid("lfm2").save_pretrained(tmp_path)
+    target = wrap_model(tiny_model("llama", VOCAB))
+    gamma = Gamma(6, tree=TokenTree.from_widths((2, 1)))
+    decoder = Decoder(target, {"name": "transformer", "model": str(tmp_path)}, gamma=gamma, temperature=0)
+    with pytest.warns(PluginWarning, match="TransformerDrafter drafts lines only"):
+        result = decoder.generate(PROMPTS[0], max_new_tokens=LENGTH, ignore_eos=True)
+    assert not result.failures
+    assert result.metrics.drafted > LENGTH
+
+
+@pytest.mark.slow
+def test_the_kit_over_recurrent_target_and_draft_model(tmp_path, monkeypatch):
+    loaded = wrap_model(hybrid("qwen3_5", lossless.VOCAB, sharpness=2.0))
+    monkeypatch.setattr(tiny_target, "_TINY_TARGETS", {})
+    monkeypatch.setattr(tiny_target, "tiny_loaded_model", lambda *_, **__: loaded)
+    hybrid("nemotron_h", lossless.VOCAB, sharpness=2.0).save_pretrained(tmp_path)
+    kit = kit_of(DrafterKit, lambda info: TransformerDrafter(TransformerConfig(model=str(tmp_path)), info))
+    checks = "rollback", "rows_independent", "many_steps", "joins_later", "waiting_rows", "sessions_independent"
+    assert failures(kit, *checks, "draft_sampled_from_q", "greedy_equals_baseline") == {}

@@ -42,12 +42,12 @@ class ModelDrafter(Drafter):
         Algorithm 1 and section 4.1 of arXiv 2211.17192.
     """
 
-    drafts_trees = True
     autoregressive = True
 
     def __init__(self, config: Any, target: TargetInfo, loaded: LoadedModel) -> None:
         super().__init__(config, target)
         self.loaded = loaded
+        self.drafts_trees = loaded.family.trees
         self.max_length = max_length_of(loaded)
 
     def open(self, session: SessionInfo) -> DraftSession:
