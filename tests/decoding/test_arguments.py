@@ -43,7 +43,9 @@ def test_the_settings_of_a_named_drafter_reach_it(target):
     assert (decoder.drafter.config.min_match, decoder.drafter.config.max_match) == (1, 7)
 
 
-@pytest.mark.parametrize("gamma", ["fixed", 5, np.int64(5), {"name": "fixed", "gamma": 5}, Gamma(5)], ids=str)
+@pytest.mark.parametrize(
+    "gamma", ["fixed", 5, np.int64(5), {"name": "fixed", "gamma": 5}, Gamma(5)], ids=lambda one: type(one).__name__
+)
 def test_gamma_may_be_a_name_a_number_a_mapping_or_an_object(target, gamma):
     trace = TraceObserver()
     Decoder(target, CountingDrafter(V), gamma=gamma, strict=True).generate(PROMPT, SHORT, observers=[trace])
@@ -63,7 +65,9 @@ def test_lenience_may_be_a_number_a_mapping_or_an_object(target, lenience):
     assert decoded(lenience=1).metrics.deviation == decoded().metrics.deviation == 0
 
 
-@pytest.mark.parametrize("rule", ["token", {"name": "token"}, SpeculativeSampling()], ids=str)
+@pytest.mark.parametrize(
+    "rule", ["token", {"name": "token"}, SpeculativeSampling()], ids=lambda one: type(one).__name__
+)
 def test_a_rule_may_be_a_name_a_mapping_or_an_object(target, rule):
     def decoded(**given):
         return Decoder(target, TableDrafter(V), gamma=3, strict=True, **given).generate(PROMPT, SHORT)
