@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 FULL, SLIDING = "full_attention", "sliding_attention"
 _NO_ATTENTION = {"mlp", "moe", "dummy"}
 """Types of layers that keep nothing of earlier tokens."""
-_OTHER_MASKS = {"chunked_attention", "indexed_attention"}
-"""Types of attention that roll back, but whose masks are neither full nor a sliding window."""
 _RECURRENT = {"linear_attention", "conv", "hybrid", "hybrid_sliding"}
 """Types of layers whose states transformers keeps in its cache."""
 _POSITIONS = ("max_position_embeddings", "max_target_positions", "max_decoder_position_embeddings")
@@ -204,7 +202,7 @@ def inspect_family(model: Any) -> Family:
     window = getattr(config, "sliding_window", None)
     layer_types = _layer_types(config, window)
     recurrent = _has_state(model, config, layer_types)
-    _reject_bidirectional(model, config)
+    _reject_dependence(model, config)
     parameters = inspect.signature(model.forward).parameters
     attention = attention_of(model)
     takes_positions = position_patch(model) is not None if encoder_decoder else "position_ids" in parameters
@@ -263,7 +261,7 @@ def _has_state(model: Any, config: Any, layer_types: frozenset[str]) -> bool:
         return True
     kinds = ", ".join(other) or "a recurrent state"
     reason = "its state is not in the cache of transformers, and cannot be rolled back when drafts are rejected"
-    if other and all(kind in _OTHER_MASKS for kind in other):
+    if other:
         reason = "the masks of such attention are not made for drafts"
     raise ModelError(
         f"{type(model).__name__} (model_type {config.model_type!r}) has layers with {kinds}: {reason}, so "
@@ -280,7 +278,12 @@ def _keeps_states(config: Any) -> bool:
     return any(isinstance(layer, LinearAttentionCacheLayerMixin) for layer in layers)
 
 
-def _reject_bidirectional(model: Any, config: Any) -> None:
+def _reject_dependence(model: Any, config: Any) -> None:
+    if capacity := getattr(config, "expert_capacity", None):
+        raise ModelError(
+            f"{type(model).__name__} (model_type {config.model_type!r}): an expert takes {capacity} tokens of a "
+            "forward pass at most and drops the others, so that a draft changes the logits of other tokens."
+        )
     # "vision": the tokens of an image attend to each other.
     if getattr(config, "use_bidirectional_attention", None) in (True, "all"):
         raise ModelError(

@@ -25,6 +25,7 @@ from specdec_core.interface.errors import NumericsError, PluginWarning
 from specdec_core.interface.settings import SamplingSettings
 from specdec_core.models import wrap_model
 from specdec_core.sampling.logits import LogitsToProbs
+from specdec_drafters.common.model_drafter import ModelDrafter
 from specdec_drafters.settings import TransformerConfig
 from specdec_drafters.transformer import TransformerDrafter
 from tests.catalogue import DRAFTERS, Catalogue
@@ -68,8 +69,7 @@ class Small(TransformerDrafter):
     """The transformer drafter with a model that is loaded already."""
 
     def __init__(self, target, loaded):
-        Drafter.__init__(self, TransformerConfig(model="none"), target.info())
-        self.loaded = loaded
+        ModelDrafter.__init__(self, TransformerConfig(model="none"), target.info(), loaded)
 
 
 def prompts(count, seed=1, longest=14):

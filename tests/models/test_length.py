@@ -123,7 +123,7 @@ def test_a_window_is_no_shorter_in_the_model_that_was_proved(name):
 
 def test_a_family_that_is_wrong_past_its_window_is_refused():
     config = transformers.DogeConfig(**SIZES, **IDS, keep_window_size=2048)
-    with pytest.raises(ModelError, match=r"'doge', keep_window_size\).*past a window, relative error"):
+    with pytest.raises(ModelError, match=r"'doge', keep_window_size\).*relative error"):
         wrap_model(random_model(config))
 
 
@@ -238,10 +238,9 @@ def test_members_of_hybrid_families_whose_layers_are_all_attention(name):
     assert list(row.tokens) == generated(model, [5, 6, 7])
 
 
-@pytest.mark.parametrize("kind", ["chunked_attention", "indexed_attention"])
-def test_attention_whose_mask_is_not_made_is_refused_as_that(kind):
-    config = transformers.Qwen3Config(**SIZES, **IDS, layer_types=[kind] * 2)
-    with pytest.raises(ModelError, match=f"{kind}: the masks of such attention"):
+def test_attention_whose_mask_is_not_made_is_refused_as_that():
+    config = transformers.Qwen3Config(**SIZES, **IDS, layer_types=["chunked_attention"] * 2)
+    with pytest.raises(ModelError, match="chunked_attention: the masks of such attention"):
         wrap_model(random_model(config))
 
 
@@ -256,5 +255,5 @@ def test_the_limits_of_positions_have_other_names():
 def test_experts_that_take_few_tokens_of_a_pass_are_refused():
     sizes = {"d_model": 32, "d_kv": 8, "d_ff": 48, "num_layers": 2, "num_heads": 4, "num_experts": 4}
     config = transformers.SwitchTransformersConfig(**sizes, **IDS, decoder_start_token_id=0)
-    with pytest.raises(ModelError, match="'switch_transformers', expert_capacity"):
+    with pytest.raises(ModelError, match="takes 64 tokens of a forward pass at most"):
         wrap_model(random_model(config))

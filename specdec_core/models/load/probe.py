@@ -25,7 +25,6 @@ TESTED_FAMILIES = frozenset({"gpt2", "llama", "qwen3", "mistral", "gemma3_text",
 
 _TESTED_WINDOWS = {"mistral": {"sliding_window"}, "gemma3_text": {"sliding_window"}}
 """Settings of tested families whose effect shows only with length, and that are tested, too."""
-_CAPACITY = "expert_capacity"
 _WINDOW = 6
 """Length of the twin's windows, in tokens."""
 _SHORT, _LONG = (5, 2), (19, 8)
@@ -88,12 +87,12 @@ def _unusual(loaded: LoadedModel) -> list[str]:
 
 
 def _windows(loaded: LoadedModel) -> set[str]:
-    """Return the settings that limit which other tokens are attended to, or how many an expert takes of a pass."""
+    """Return the settings that limit which of the earlier tokens are attended to."""
     settings = loaded.model.config.get_text_config(decoder=True).to_dict()
     return {
         name
         for name, value in settings.items()
-        if ("window" in name or name in ("index_topk", _CAPACITY))
+        if ("window" in name or name == "index_topk")
         and not any(part in name for part in ("layer", "pattern"))  # which layers have one
         and type(value) is int
         and value > 0
@@ -109,7 +108,7 @@ def _twin(loaded: LoadedModel, windows: set[str]) -> LoadedModel | None:
     text_config = config.get_text_config(decoder=True)
     try:
         for name in windows:
-            small = 1 if name == _CAPACITY else min(_WINDOW, getattr(text_config, name))
+            small = min(_WINDOW, getattr(text_config, name))
             for one in (config, text_config):  # with an encoder, the second is a copy
                 if hasattr(one, name):
                     setattr(one, name, small)
