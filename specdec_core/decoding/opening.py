@@ -188,7 +188,7 @@ def open_batch(
     """
     asked = info.max_gamma
     # Nobody drafts beyond the capacity, and buffers are as wide as the longest draft.
-    lenient, trees = lenience is not None, False
+    lenient, trees, drafts_trees = lenience is not None, False, False
     with context.guard.calling(lenience):
         lenient = run_settings(None, None, lenience, None, None).lenient
     with context.guard.calling(rule):
@@ -196,7 +196,6 @@ def open_batch(
     info = replace(info, max_gamma=min(asked, info.capacity), trees=trees)
     room = tuple(row.limit - len(row.tokens) for row in rows)
     batch_info = BatchInfo(info.batch_size, asked, room, to_probs.greedy)
-    drafts_trees = False
     if drafter is not None:
         with context.guard.calling(drafter):
             drafts_trees = trees and bool(drafter.drafts_trees)
