@@ -46,7 +46,7 @@ class SamplingSettings(Validated):
     frequency_penalty: Annotated[float, Field(ge=-2, le=2)] = 0.0
     """Subtract this from the score of a token for each time it stands in the new text; 0 is off."""
     logit_bias: dict[_TokenId, Annotated[float, Field(ge=-100, le=100)]] | None = None
-    """Add to the scores of some token ids: `{"50256": -100}`."""
+    """Add to the scores of some token ids: `{50256: -100}`."""
     bad_words: tuple[
         Annotated[str, Field(min_length=1)] | Annotated[tuple[_TokenId, ...], Field(min_length=1)], ...
     ] = ()

@@ -176,7 +176,7 @@ def test_two_runs_of_one_name(problems):
     [
         (b"", "expected a mapping of keys to values, but it is empty"),
         (b"a: 1\na: 2\n", ':2:1: invalid YAML: found duplicate key "a"'),
-        (b"1: 2\n", "the key 1 is not a string"),
+        (b"true: 2\n", "the key True is not a string"),
     ],
 )
 def test_a_file_that_is_no_study(tmp_path, toys, content, message):

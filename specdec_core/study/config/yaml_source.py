@@ -153,7 +153,7 @@ class _Reader:
         result = {}
         marks = self._marks(node)
         for key, value in node.items():
-            if not isinstance(key, str):
+            if not isinstance(key, str) and type(key) is not int:  # token ids are numbers
                 where = self._document.where(path)
                 raise ConfigError(f"{where}: the key {key!r} is not a string; quote it if it is a name.")
             here = (*path, str(key))
