@@ -61,6 +61,10 @@ DECODERS = {
             "first_k_dense_replace": 1,
         },
     ),
+    "falcon_h1": (
+        "FalconH1",
+        SIZES | {"mamba_d_ssm": 64, "mamba_n_heads": 4, "mamba_d_head": 16, "mamba_chunk_size": 8},
+    ),
     "falcon": ("Falcon", OLD | {"alibi": False}),
     "gemma": ("Gemma", SIZES),
     "gemma2": ("Gemma2", SIZES | {"sliding_window": 64}),
@@ -75,8 +79,8 @@ DECODERS = {
     "gptj": ("GPTJ", {**N_SIZES, "rotary_dim": 4}),
     "granite": ("Granite", SIZES),
     "helium": ("Helium", SIZES),
+    "lfm2": ("Lfm2", SIZES | {"layer_types": ["conv", "full_attention"]}),
     "llama": ("Llama", SIZES),
-    "mamba": ("Mamba", {"hidden_size": 32, "state_size": 4, "num_hidden_layers": 2}),
     "mistral": ("Mistral", SIZES | {"sliding_window": 64}),
     "mixtral": ("Mixtral", SIZES | {"num_local_experts": 4, "num_experts_per_tok": 2}),
     "mpt": ("Mpt", {"d_model": 32, "n_layers": 2, "n_heads": 4, "max_seq_len": 128}),
@@ -89,6 +93,13 @@ DECODERS = {
     "qwen2": ("Qwen2", SIZES),
     "qwen2_moe": ("Qwen2Moe", SIZES | EXPERTS | {"shared_expert_intermediate_size": 16}),
     "qwen3": ("Qwen3", SIZES),
+    "qwen3_next": (
+        "Qwen3Next",
+        SIZES
+        | EXPERTS
+        | {"layer_types": ["linear_attention", "full_attention"], "linear_num_key_heads": 2}
+        | {"linear_num_value_heads": 4, "linear_key_head_dim": 8, "linear_value_head_dim": 8},
+    ),
     "qwen3_moe": ("Qwen3Moe", SIZES | EXPERTS),
     "smollm3": ("SmolLM3", SIZES),
     "stablelm": ("StableLm", SIZES),
