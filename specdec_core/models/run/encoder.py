@@ -78,10 +78,8 @@ class EncoderMemory:
         if mask is not None and self._boolean:
             # As transformers would make it. From `[B, S]` it would first look whether anything is masked: a wait.
             mask = mask[:, None, None].bool()
-        outputs = BaseModelOutput(last_hidden_state=states)
-        outputs.router_logits = None  # read of encoders with experts
         return {
-            "encoder_outputs": outputs,
+            "encoder_outputs": BaseModelOutput(last_hidden_state=states),
             "attention_mask": mask,
             "past_key_values": caches,
         }

@@ -157,7 +157,8 @@ class RecurrentCache(SlotCache):
 
     def resume(self, rows: Sequence[int], maximum: int) -> None:
         """See `SlotCache.resume`."""
+        if list(rows) != list(range(self.rows)):
+            for layer in self._recurrent:
+                layer.resume(rows)
+            self._snapshots = [deepcopy(self._snapshots[row]) for row in rows]
         super().resume(rows, maximum)
-        for layer in self._recurrent:
-            layer.resume(rows)
-        self._snapshots = [deepcopy(self._snapshots[row]) for row in rows]
