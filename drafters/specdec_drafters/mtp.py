@@ -81,7 +81,7 @@ class MtpHead(StateHead):
 TYPE = "mtp"
 """The `speculators_model_type`."""
 TARGET = "target"
-"""In place of a checkpoint's name: that of the target."""
+"""As the name of a checkpoint, this means the target's own."""
 _HYBRID = ("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text")
 """Architectures that the package also takes."""
 _OF_TARGET = ("embed_tokens.weight", "lm_head.weight")
