@@ -13,6 +13,7 @@ from transformers import AutoTokenizer
 from specdec_core.models import load_model, model_folder
 from tests.catalogue import write_random_eagle3
 from tests.docs.pages import ROOT
+from tests.drafters.test_mtp_of_target import write as write_target
 from tests.tiny import tiny_model
 
 NAMES = re.compile(r"\b(?:google|meta-llama|owner|Qwen|RedHatAI)/[\w.-]*\w")
@@ -28,6 +29,8 @@ the target accepts some of its tokens and rejects others."""
 _BUILT_IN = {"google/flan-t5-xl": "builtin:t5-target", "google/flan-t5-small": "builtin:t5-drafter"}
 _HEADS = {"RedHatAI/Qwen3-8B-speculator.eagle3": "Qwen/Qwen3-8B"}
 """The target of each EAGLE-3 head."""
+_WITH_MTP = {"Qwen/Qwen3.5-4B": "qwen3_5"}
+"""The family of each random model with an MTP layer. Three tokens are likely, so that some drafts are accepted."""
 
 
 class SmallHub:
@@ -55,11 +58,19 @@ class SmallHub:
         return folder
 
     def _write(self, name: str, folder: Path) -> None:
+        tokenizer: Any
         built_in = model_folder(_BUILT_IN.get(name, "builtin:target"))
-        if name in _HEADS:
+        if name in _WITH_MTP:
+            tokenizer = AutoTokenizer.from_pretrained(built_in)
+            likely = torch.zeros(len(tokenizer), 32)
+            likely[100:103] = torch.randn(3, 32, generator=torch.Generator().manual_seed(0))
+            folder.mkdir()
+            write_target(folder, _WITH_MTP[name], len(tokenizer), **{"lm_head.weight": likely})
+            tokenizer.save_pretrained(folder)
+        elif name in _HEADS:
             write_random_eagle3(folder, load_model(str(self.path(_HEADS[name]))))
         elif name in _RANDOM:
-            tokenizer: Any = AutoTokenizer.from_pretrained(built_in)
+            tokenizer = AutoTokenizer.from_pretrained(built_in)
             family, noise = _RANDOM[name]
             ids = {"eos_token_id": tokenizer.eos_token_id, "pad_token_id": None, "bos_token_id": None}
             model = tiny_model(family, len(tokenizer), **ids)
