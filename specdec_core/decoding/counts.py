@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import zip_longest
 from operator import attrgetter
@@ -112,15 +112,6 @@ class Metrics:
         """Return the sum of any number of metrics."""
         return _total_of(cls, list(parts))
 
-    def sharing(self, once: Callable[[Any], Any]) -> Metrics:
-        """Return equal metrics whose counts by position are what a function returns for them.
-
-        Args:
-            once: Returns an equal object, the same one for equal arguments.
-        """
-        names = ("asked_at", "verified_at", "accepted_at", "steps_asked")
-        return replace(self, **{name: once(getattr(self, name)) for name in names})
-
     def with_seconds(self, seconds: float) -> Metrics:
         """Return the same counts with another wall time: that of the whole call, set-up included."""
         return replace(self, seconds=seconds)
@@ -228,12 +219,6 @@ class RequestMetrics:
     per_step_accepted: tuple[int, ...] = ()
     rejected: int | None = None
     per_step_begin: tuple[int, ...] = ()
-
-    @classmethod
-    def from_plain(cls, plain: Mapping[str, Any]) -> RequestMetrics:
-        """Return the metrics from the result of `dataclasses.asdict`, also after a round trip through JSON."""
-        values: dict[str, Any] = {key: tuple(v) if isinstance(v, list) else v for key, v in plain.items()}
-        return cls(**values)
 
     def split(self, begin: int, end: int) -> tuple[RequestMetrics, RequestMetrics]:
         """Return the counts of the steps with a draft that began within some tokens, and of the others.

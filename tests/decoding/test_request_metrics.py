@@ -1,8 +1,5 @@
 """Counts of each request of a batch, and the figures under vLLM's names."""
 
-from dataclasses import asdict
-from json import dumps, loads
-
 import pytest
 
 from specdec_core.decoding.counts import RequestMetrics
@@ -43,7 +40,6 @@ def test_drafts_of_different_lengths_are_told_apart():
     metrics = RequestMetrics(4, 4, (1, 4, 1), (1, 2, 0))
     assert metrics.acceptance_histogram == [1, 1, 1, 0, 0]
     assert metrics.acceptance_histogram_by_draft_length == {"1": [1, 1], "4": [0, 0, 1, 0, 0]}
-    assert RequestMetrics.from_plain(loads(dumps(asdict(metrics)))) == metrics
 
 
 def test_a_request_without_a_draft_has_a_histogram_of_zeros():

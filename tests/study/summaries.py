@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import fields
 
-from specdec_core.study.report.quality import Output
 from specdec_core.study.report.summary import RunSummary
+from specdec_core.study.run.finished_repeats import Output
 from specdec_core.theory.intervals import median_interval
 
 QUALITY = {

@@ -13,9 +13,9 @@ from specdec_core.study import compare
 from specdec_core.study.config.grouping import batches_of, groups_of
 from specdec_core.study.config.prompt_file import PromptText
 from specdec_core.study.report.groups import LEVELS, group_tables, summarize_groups
-from specdec_core.study.report.quality import Output, score
+from specdec_core.study.report.quality import score
 from specdec_core.study.report.summary import summarize
-from specdec_core.study.run.finished_repeats import Repeat
+from specdec_core.study.run.finished_repeats import Output, Repeat
 from specdec_core.study.run.runner import run_study
 from tests.study.page_elements import Elements
 from tests.study.toy_study import Recorder

@@ -14,7 +14,8 @@ from rouge_score.rouge_scorer import RougeScorer
 from sacrebleu.metrics import BLEU, CHRF
 from scipy.stats import ttest_rel
 
-from specdec_core.study.report.quality import METRICS, TESTED, Output, _Words, assess, missing_library, score
+from specdec_core.study.report.quality import METRICS, TESTED, _Words, assess, missing_library, score
+from specdec_core.study.run.finished_repeats import Output
 
 WORDS = ["der", "die", "Größe", "Übersicht", "Datei", "öffnen", "nicht", "Fehler", "beim", "f()", ",", "."]
 

@@ -38,8 +38,7 @@ from specdec_core.offline.replay.replayed_metrics import Replayed, expected_metr
 from specdec_core.offline.replay.text_acceptance import TextAcceptance, rule_name
 from specdec_core.registry.registry import Registry, default_registry
 from specdec_core.study.config.study import Run, Study, Task, drafter_key
-from specdec_core.study.report.quality import Output
-from specdec_core.study.run.finished_repeats import PromptCounts, Repeat, ReplayedOn, outgrown
+from specdec_core.study.run.finished_repeats import Output, PromptCounts, Repeat, ReplayedOn, outgrown
 from specdec_core.study.run.provenance import study_provenance
 from specdec_core.study.run.study_session import Session, StudyResult, open_session
 from specdec_core.study.run.worker import working_here

@@ -29,9 +29,9 @@ from specdec_core.trace import figure as trace_figures
 if TYPE_CHECKING:
     from specdec_core.study.config.grouping import Group
     from specdec_core.study.config.prompt_file import PromptText
-    from specdec_core.study.report.quality import Output
     from specdec_core.study.report.result_files import Outputs, Traces
     from specdec_core.study.report.summary import RunSummary
+    from specdec_core.study.run.finished_repeats import Output
 
 MAX_PROMPTS = 5
 """Prompts of a task, or of each group, whose outputs are shown."""

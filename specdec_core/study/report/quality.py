@@ -24,58 +24,13 @@ import numpy as np
 from specdec_core.study.report.paired import MIN_PROMPTS, Estimate, estimate
 
 if TYPE_CHECKING:
-    from specdec_core.decoding.counts import RequestMetrics
+    from specdec_core.study.run.finished_repeats import Output
 
 METRICS = ("bleu", "chrf", "rouge1", "rouge2", "rougeL")
 """Names of the scores, each from 0 to 100."""
 TESTED = ("chrf", "rougeL")
 """The scores that are tested: those that mean something for a single output, ROUGE-L for all of ROUGE."""
 _LIBRARIES = {"sacrebleu": "sacrebleu", "rouge_score": "rouge-score"}
-
-
-@dataclass(frozen=True, slots=True)
-class Output:
-    """The output of a run for one prompt.
-
-    Attributes:
-        tokens: Ids of the new tokens; empty where an engine does not tell them.
-        text: The decoded tokens; None without a tokenizer.
-        metrics: Counts of the request; None with beams, and for recorded texts.
-        count: Number of new tokens, where an engine does not tell their ids; else None.
-        thinking: The index of the first token of its thinking part, and that behind the last; None without one.
-        finish_reason: Why it ended, in our words or the engine's; None where that is not known. `context` without
-            any token: its conversation had outgrown the target's context.
-    """
-
-    tokens: tuple[int, ...]
-    text: str | None
-    metrics: RequestMetrics | None = None
-    count: int | None = None
-    thinking: tuple[int, int] | None = None
-    finish_reason: str | None = None
-
-    @property
-    def outgrown(self) -> bool:
-        """Whether nothing was decoded, as the conversation had outgrown the target's context."""
-        return self.finish_reason == "context" and not self.num_tokens
-
-    @property
-    def num_tokens(self) -> int:
-        """Number of new tokens."""
-        return len(self.tokens) if self.count is None else self.count
-
-    def first_difference(self, other: Output) -> int | None:
-        """Return the first token that differs, or character where an engine tells no tokens; None if none does."""
-        known = self.count is None and other.count is None
-        ours, theirs = (self.tokens, other.tokens) if known else (self.text or "", other.text or "")
-        if ours == theirs:
-            return None
-        pairs = enumerate(zip(ours, theirs, strict=False))
-        return next((position for position, (a, b) in pairs if a != b), min(len(ours), len(theirs)))
-
-    def same_as(self, other: Output) -> bool:
-        """Return whether two outputs have equal tokens, or texts where an engine tells no tokens."""
-        return self.first_difference(other) is None
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 
 from specdec_core.decoding.counts import RequestMetrics
-from specdec_core.study.report.quality import Output
-from specdec_core.study.run.finished_repeats import Repeat
+from specdec_core.study.run.finished_repeats import Output, Repeat
 
 _PERCENTILES = (10, 50, 90, 95, 99)
 

@@ -17,8 +17,8 @@ from specdec_core.study.report.html_report import report_page
 from specdec_core.study.run.folder import OUTPUTS, REPORT, RESULTS, SUMMARY
 
 if TYPE_CHECKING:
-    from specdec_core.study.report.quality import Output
     from specdec_core.study.report.summary import RunSummary
+    from specdec_core.study.run.finished_repeats import Output
     from specdec_core.study.run.study_session import StudyResult
 
 Outputs: TypeAlias = Mapping[tuple[str | None, str], "Sequence[Output]"]

@@ -15,7 +15,6 @@ from specdec_core.interface.errors import SpecdecError
 from specdec_core.models.chat_template import Message
 from specdec_core.study.config.prompt_file import PromptText, conversations
 from specdec_core.study.config.schema import EngineConfig
-from specdec_core.study.report.quality import Output
 from specdec_core.study.run.engine_figures import (
     ASKED,
     OPENAI,
@@ -27,7 +26,7 @@ from specdec_core.study.run.engine_figures import (
     read_counters,
     total,
 )
-from specdec_core.study.run.finished_repeats import Repeat, outgrown
+from specdec_core.study.run.finished_repeats import Output, Repeat, outgrown
 from specdec_core.study.run.prepared import RunJob
 
 INSTALL = "pip install 'specdec-core[engines]'"

@@ -2,20 +2,67 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import Any, TypeAlias, TypeVar
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, ClassVar, TypeAlias, TypeVar
+
+from pydantic import ConfigDict, PlainValidator
 
 from specdec_core.costs.step_costs import NOISY
 from specdec_core.decoding.counts import Metrics, RequestMetrics
 from specdec_core.decoding.guard import PluginFailure
-from specdec_core.study.report.quality import Output
 
 RunKey: TypeAlias = tuple[str | None, str]
 """Names of a task and of a run."""
 RepeatKey: TypeAlias = tuple[str | None, str, int]
 """Names of a task and of a run, and the number of a repeat, from 1."""
 _Value = TypeVar("_Value")
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """The output of a run for one prompt.
+
+    Attributes:
+        tokens: Ids of the new tokens; empty where an engine does not tell them.
+        text: The decoded tokens; None without a tokenizer.
+        metrics: Counts of the request; None with beams, and for recorded texts.
+        count: Number of new tokens, where an engine does not tell their ids; else None.
+        thinking: The index of the first token of its thinking part, and that behind the last; None without one.
+        finish_reason: Why it ended, in our words or the engine's; None where that is not known. `context` without
+            any token: its conversation had outgrown the target's context.
+    """
+
+    tokens: tuple[int, ...]
+    text: str | None
+    metrics: RequestMetrics | None = None
+    count: int | None = None
+    thinking: tuple[int, int] | None = None
+    finish_reason: str | None = None
+
+    @property
+    def outgrown(self) -> bool:
+        """Whether nothing was decoded, as the conversation had outgrown the target's context."""
+        return self.finish_reason == "context" and not self.num_tokens
+
+    @property
+    def num_tokens(self) -> int:
+        """Number of new tokens."""
+        return len(self.tokens) if self.count is None else self.count
+
+    def first_difference(self, other: Output) -> int | None:
+        """Return the first token that differs, or character where an engine tells no tokens; None if none does."""
+        known = self.count is None and other.count is None
+        ours, theirs = (self.tokens, other.tokens) if known else (self.text or "", other.text or "")
+        if ours == theirs:
+            return None
+        pairs = enumerate(zip(ours, theirs, strict=False))
+        return next((position for position, (a, b) in pairs if a != b), min(len(ours), len(theirs)))
+
+    def same_as(self, other: Output) -> bool:
+        """Return whether two outputs have equal tokens, or texts where an engine tells no tokens."""
+        return self.first_difference(other) is None
 
 
 @dataclass(frozen=True)
@@ -109,10 +156,12 @@ class Repeat:
             prompt, from 0. It was decoded once more, and is in no other figure. None if there is none.
     """
 
+    __pydantic_config__: ClassVar = ConfigDict(extra="forbid")
+
     task: str | None
     run: str
     repeat: int
-    metrics: Metrics
+    metrics: Annotated[Metrics, PlainValidator(Metrics.from_plain)]
     failures: tuple[PluginFailure, ...]
     outputs: tuple[Output, ...]
     request_seconds: tuple[float | None, ...] = ()
@@ -149,28 +198,6 @@ class Repeat:
         trace = self.trace and {**self.trace, "prompt": numbers[self.trace["prompt"]]}
         return replace(self, outputs=outputs, request_seconds=seconds, trace=trace)
 
-    def to_plain(self) -> dict[str, Any]:
-        """Return the repeat as plain data, which JSON can hold."""
-        return asdict(self)
-
-    @classmethod
-    def from_plain(cls, entry: Mapping[str, Any]) -> Repeat:
-        """Return the repeat from the result of `to_plain`, also after a round trip through JSON.
-
-        Raises:
-            ValueError: If its counters are not those of this version.
-        """
-        parsed = {
-            "metrics": Metrics.from_plain(entry["metrics"]),
-            "failures": tuple(PluginFailure(**one) for one in entry["failures"]),
-            "outputs": tuple(map(_output, entry["outputs"])),
-            "request_seconds": tuple(entry["request_seconds"]),
-            "notes": tuple(entry["notes"]),
-            "replayed": _replayed(entry["replayed"]),
-            "by_prompt": tuple(PromptCounts(**one) for one in entry["by_prompt"]),
-        }
-        return cls(**{**entry, **parsed})
-
 
 def outgrown(count: int) -> list[str]:
     """Return the note on turns that were not decoded, as their conversations had outgrown the context."""
@@ -178,77 +205,32 @@ def outgrown(count: int) -> list[str]:
     return [f"{turns} not decoded: the conversation no longer fits into the target's context."] if count else []
 
 
-def _output(plain: Mapping[str, Any]) -> Output:
-    metrics = plain["metrics"]
-    counts = None if metrics is None else RequestMetrics.from_plain(metrics)
-    span = plain["thinking"]
-    thinking = None if span is None else (span[0], span[1])
-    ended = plain.get("finish_reason")
-    return Output(tuple(plain["tokens"]), plain["text"], counts, plain["count"], thinking, ended)
-
-
-def _replayed(plain: Mapping[str, Any] | None) -> ReplayedOn | None:
-    if plain is None:
-        return None
-    return ReplayedOn(**{**plain, "speedup_by_gamma": tuple(plain["speedup_by_gamma"])})
-
-
-class Repeats(Mapping[RepeatKey, Repeat]):
+class Repeats(dict[RepeatKey, Repeat]):
     """Finished repeats by task, run and number.
 
-    The repeats of a run have the same seeds, and so the same outputs and counts, and a greedy run has the tokens
-    of the baseline. What is equal is kept once, so that memory grows with the times that were measured, and
-    little else.
+    The repeats of a run have the same seeds, and so the same outputs. Equal ones are kept once, so that memory
+    grows with the times that were measured, and little else.
 
     Args:
         repeats: The first ones.
     """
 
     def __init__(self, repeats: Iterable[Repeat] = ()) -> None:
-        self._by_run: dict[RunKey, dict[int, Repeat]] = {}
+        super().__init__()
+        self._by_run = defaultdict[RunKey, dict[int, Repeat]](dict)
         self._shared: dict[Any, Any] = {}
         for repeat in repeats:
             self.add(repeat)
 
     def add(self, repeat: Repeat) -> None:
         """Add a repeat, or replace the one of the same name and number."""
-        key = (repeat.task, repeat.run)
-        self._by_run.setdefault(key, {})[repeat.repeat] = self._compact(repeat)
+        outputs = tuple(map(self._once, repeat.outputs))
+        kept = replace(repeat, outputs=self._once(outputs))
+        self[repeat.key] = self._by_run[repeat.task, repeat.run][repeat.repeat] = kept
 
     def of_run(self, task: str | None, run: str) -> Mapping[int, Repeat]:
         """Return the repeats of a run, by number."""
         return self._by_run.get((task, run), {})
-
-    def __getitem__(self, key: RepeatKey) -> Repeat:
-        return self._by_run[key[:2]][key[2]]
-
-    def __contains__(self, key: object) -> bool:
-        return isinstance(key, tuple) and key[2] in self._by_run.get(key[:2], ())
-
-    def __iter__(self) -> Iterator[RepeatKey]:
-        return ((*key, number) for key, numbers in self._by_run.items() for number in numbers)
-
-    def __len__(self) -> int:
-        return sum(map(len, self._by_run.values()))
-
-    def _compact(self, repeat: Repeat) -> Repeat:
-        return replace(
-            repeat,
-            metrics=repeat.metrics.sharing(self._once),
-            outputs=self._once(tuple(map(self._output, repeat.outputs))),
-            failures=self._once(repeat.failures),
-            notes=self._once(repeat.notes),
-            device=self._once(repeat.device),
-        )
-
-    def _output(self, output: Output) -> Output:
-        known: Output | None = self._shared.get(output)
-        if known:
-            return known
-        # Token ids too: those of a large vocabulary are four times the size of a reference to them.
-        tokens = self._once(tuple(map(self._once, output.tokens)))
-        shared = replace(output, tokens=tokens, text=self._once(output.text), metrics=self._once(output.metrics))
-        return self._once(shared)
 
     def _once(self, value: _Value) -> _Value:
         kept: _Value = self._shared.setdefault(value, value)

@@ -11,12 +11,17 @@ import json
 import os
 import warnings
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from specdec_core.interface.errors import ConfigError, differences
+from pydantic import TypeAdapter
+
+from specdec_core.interface.errors import ConfigError, differences, exception_text
 from specdec_core.study.run.finished_repeats import Repeat, RepeatKey, Repeats
 from specdec_core.study.run.folder import JOURNAL, StorageError, cannot_store, make_folder
+
+_REPEAT = TypeAdapter(Repeat)
 
 
 class Journal:
@@ -64,7 +69,7 @@ class Journal:
 
     def add(self, repeat: Repeat) -> None:
         """Record a finished repeat; it is on disk when this returns."""
-        self._append({**repeat.to_plain(), "plugins": self._plugins.get(repeat.run, {})})
+        self._append({**asdict(repeat), "plugins": self._plugins.get(repeat.run, {})})
         self.finished.add(repeat)
 
     def _read(self, lines: list[bytes], provenance: Mapping[str, Any]) -> None:
@@ -74,7 +79,7 @@ class Journal:
                 entry = json.loads(line)
                 if number > 1:
                     changes = differences(entry.pop("plugins"), self._plugins.get(entry["run"], {}))
-                    repeat = Repeat.from_plain(entry)
+                    repeat = _REPEAT.validate_python(entry)
                     if changes:
                         again[repeat.key] = f"the code of its plugins has changed ({'; '.join(changes)})"
                     elif repeat.failures:
@@ -85,8 +90,8 @@ class Journal:
                 found, there = entry["fingerprint"], entry["study"]
             except (KeyError, TypeError, ValueError) as error:
                 raise ConfigError(
-                    f"{self.path}:{number}: not a line of this version's journal ({error!r}). Remove the line, "
-                    "choose another --output, or pass --fresh to start over there."
+                    f"{self.path}:{number}: not a line of this version's journal ({exception_text(error)}). Remove the "
+                    "line, choose another --output, or pass --fresh to start over there."
                 ) from error
             if found != _fingerprint(provenance):
                 changes = differences(there, json.loads(json.dumps(provenance)))[:3]

@@ -23,9 +23,8 @@ from specdec_core.models.fast.packing import describe_hardware
 from specdec_core.registry.registry import Registry
 from specdec_core.study.config.prompts import ReadyPrompt
 from specdec_core.study.config.study import Run
-from specdec_core.study.report.quality import Output
 from specdec_core.study.run.factory import make_decoder
-from specdec_core.study.run.finished_repeats import Repeat, outgrown
+from specdec_core.study.run.finished_repeats import Output, Repeat, outgrown
 
 _WARM_UP_TOKENS, _TRACED_TOKENS = 8, 24
 
