@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
-from html import escape
 from importlib.resources import files
 from typing import Any
 
@@ -19,9 +18,6 @@ FATES = {
     "forced": "the only token that the constraint allows",
 }
 """What becomes of a token, and what that means."""
-_NAMES = {"bonus": "the bonus token"}
-_COMMITTED = ("accepted", "recovered", "bonus", "forced")
-_BUTTONS = {"first": "First", "back": "Back", "forward": "Forward", "last": "Last"}
 
 
 @cache
@@ -47,29 +43,10 @@ def script_source() -> str:
 
 def trace_page(traces: Sequence[Mapping[str, Any]], title: str) -> str:
     """Return a page of its own with one figure for each trace."""
-    policy = f"default-src 'none'; style-src 'unsafe-inline'; script-src {script_source()}; img-src data:"
-    body = "\n".join(
-        trace_figure(one, f"Prompt {n}" if len(traces) > 1 else "") for n, one in enumerate(traces, 1)
-    )
-    return f"""<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta http-equiv="Content-Security-Policy" content="{policy}">
-<meta name="color-scheme" content="light dark">
-<title>{escape(title)}</title>
-<link rel="icon" href="data:,">
-<style>body {{max-width: 62rem; margin: 2rem auto; padding: 0 1rem; font: 1rem/1.5 system-ui, sans-serif}}
-{style()}</style>
-</head>
-<body>
-<h1>{escape(title)}</h1>
-{body}
-<script>{script()}</script>
-</body>
-</html>
-"""
+    names = [f"Prompt {number}" if len(traces) > 1 else "" for number in range(1, len(traces) + 1)]
+    page = _environment().get_template("page.html.jinja")
+    figures = map(trace_figure, traces, names)
+    return page.render(title=title, source=script_source(), style=style(), script=script(), figures=figures)
 
 
 def trace_html(trace: Mapping[str, Any], title: str = "") -> str:
@@ -90,49 +67,35 @@ def trace_figure(trace: Mapping[str, Any], title: str = "") -> str:
         title: A heading above it.
     """
     steps = trace["steps"]
-    seen = {item["fate"] for step in steps for item in step["items"]}
-    legend = "".join(f'<li><span class="{one}">{one}</span> {FATES[one]}</li>' for one in FATES if one in seen)
-    if _timed(steps):
-        legend += '<li><span class="draft">draft</span> and <span class="verify">verify</span> time</li>'
-    buttons = "".join(f'<button type="button" data-go="{go}">{name}</button>' for go, name in _BUTTONS.items())
-    sections = "".join(_section(trace, number) for number in range(len(steps)))
-    label = f"Trace of a decoding: {trace['tokens']} tokens in {len(steps)} steps"
+    timed = _timed(steps)
     return (
-        f'<figure class="specdec-trace" role="group" aria-label="{label}">'
-        f"{f'<p><strong>{escape(title)}</strong></p>' if title else ''}"
-        f'<p class="whole" aria-hidden="true">{"".join(_words(steps))}</p>'
-        f'<div class="controls">{buttons}'
-        "<small>Keys: ← → steps, ↑ ↓ tokens, Home and End.</small></div>"
-        f'<p class="now" role="status" aria-live="polite"></p>{sections}{_time_line(steps)}'
-        f"<figcaption><ul>{legend}</ul></figcaption></figure>"
+        _environment()
+        .get_template("figure.html.jinja")
+        .render(
+            trace=trace,
+            title=title,
+            steps=steps,
+            seen={item["fate"] for step in steps for item in step["items"]},
+            fates=FATES,
+            committed=("accepted", "recovered", "bonus", "forced"),
+            summaries=[_summary(steps, number) for number in range(len(steps))],
+            whole=timed and (max((step["begin"] + step["seconds"] for step in steps), default=0) or 1),
+        )
     )
 
 
-def _words(steps: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """Yield the committed tokens of each step; a click leads to it."""
-    for number, step in enumerate(steps):
-        kept = [one for one in step["items"] if one["fate"] in _COMMITTED]
-        tokens = "".join(f'<span class="{one["fate"]}">{_text(one["text"])}</span>' for one in kept)
-        yield f'<span data-step="{number}">{tokens}</span>'
+@cache
+def _environment() -> Any:
+    from jinja2 import Environment, PackageLoader, StrictUndefined  # decoding without a figure does not need it
 
-
-def _section(trace: Mapping[str, Any], number: int) -> str:
-    """Return a step: its tokens, and for each the numbers that decided it."""
-    step = trace["steps"][number]
-    tokens, details = [], []
-    for item in step["items"]:
-        fate, text = item["fate"], _text(item["text"])
-        mark = f' class="{fate}" title="{FATES[fate]}"'
-        if "top" not in item:
-            tokens.append(f"<span{mark}>{text}</span>")
-            continue
-        tokens.append(f'<button type="button"{mark} aria-pressed="false">{text}</button>')
-        verdict = f"{_quoted(item)} is {_NAMES.get(fate, fate)}: {_reason(item, greedy=trace['greedy'])}."
-        details.append(f'<div class="detail"><p>{escape(verdict)}</p>{_bars(item)}</div>')
-    return (
-        f'<section aria-label="Step {number + 1}" data-words="{escape(_summary(trace["steps"], number))}">'
-        f'<div class="tokens">{"".join(tokens)}</div>{"".join(details)}</section>'
+    environment = Environment(
+        loader=PackageLoader("specdec_core.trace"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
     )
+    environment.filters |= {"shown": shown, "verdict": _verdict, "ms": _milliseconds}
+    return environment
 
 
 def _summary(steps: Sequence[Mapping[str, Any]], number: int) -> str:
@@ -151,8 +114,11 @@ def _drafted(step: Mapping[str, Any]) -> str:
     count = sum(one["fate"] in ("accepted", "rejected", "unverified") for one in step["items"])
     if not _timed([step]):
         return f"{count} drafted"
-    draft, verify = (f"{1000 * step[part]:.1f} ms" for part in ("draft", "verify"))
-    return f"{count} drafted in {draft}, verified in {verify}"
+    return f"{count} drafted in {_milliseconds(step['draft'])}, verified in {_milliseconds(step['verify'])}"
+
+
+def _milliseconds(seconds: float) -> str:
+    return f"{1000 * seconds:.1f} ms"
 
 
 def _timed(steps: Sequence[Mapping[str, Any]]) -> bool:
@@ -161,6 +127,12 @@ def _timed(steps: Sequence[Mapping[str, Any]]) -> bool:
 
 def _quoted(item: Mapping[str, Any]) -> str:
     return f"“{shown(item['text'])}”"
+
+
+def _verdict(item: Mapping[str, Any], greedy: bool) -> str:
+    """Return what became of a token, with the numbers that decided about it."""
+    fate = "the bonus token" if item["fate"] == "bonus" else item["fate"]
+    return f"{_quoted(item)} is {fate}: {_reason(item, greedy=greedy)}."
 
 
 def _reason(item: Mapping[str, Any], *, greedy: bool) -> str:
@@ -180,49 +152,6 @@ def _reason(item: Mapping[str, Any], *, greedy: bool) -> str:
         return f"p = {p:.3g} is {'at least' if kept else 'less than'} l max p = {lenience:.3g} × {largest:.3g}"
     name, below = ("(l q)", f"({lenience:.3g} × {q:.4g})") if lenient else ("q", f"{q:.4g}")
     return f"r = {r:.4f} {'<' if kept else '≥'} p/{name} = {p:.4g}/{below} = {p / (lenience * q):.4g}"
-
-
-def _bars(item: Mapping[str, Any]) -> str:
-    """Return the most probable tokens with their probabilities as bars."""
-    drafted = "q" in item
-    names = ["p", "q"] if drafted else ["residual" if item["fate"] == "recovered" and item["algorithm_1"] else "p"]
-    head = "".join(f'<th scope="col">{name}</th>' for name in names)
-    rows = []
-    for text, *shares in sorted(item["top"], key=lambda one: -one[1]):
-        own = ' class="own"' if text == item["text"] else ""
-        cells = "".join(
-            f'<td>{share:.3f} <i class="{name}" style="--share:{share:.3f}"></i></td>'
-            for name, share in zip(names, shares[: len(names)], strict=True)
-        )
-        name = _text(text if text.strip(" ") else text.replace(" ", "␣"))
-        rows.append(f'<tr{own}><th scope="row">{name}</th>{cells}</tr>')
-    top = f'<thead><tr><th scope="col">token</th>{head}</tr></thead>'
-    return f'<table class="bars">{top}<tbody>{"".join(rows)}</tbody></table>'
-
-
-def _time_line(steps: Sequence[Mapping[str, Any]]) -> str:
-    """Return the draft and the target's forward pass of each step over time; empty if they were not timed."""
-    if not _timed(steps):
-        return ""
-    whole = max((step["begin"] + step["seconds"] for step in steps), default=0) or 1
-    blocks = []
-    for number, step in enumerate(steps):
-        at = step["begin"]
-        for name in ("draft", "verify"):
-            left, width = 1000 * at / whole, 1000 * step[name] / whole
-            blocks.append(
-                f'<rect class="{name}" data-step="{number}" x="{left:.2f}" y="1" width="{width:.2f}" height="22"/>'
-            )
-            at += step[name]
-    label = f"{1000 * whole:.1f} ms"
-    return (
-        f'<svg viewBox="0 0 1000 24" preserveAspectRatio="none" role="img" aria-label="Time: {label}">'
-        f'{"".join(blocks)}</svg><p class="scale" aria-hidden="true"><span>0</span><span>{label}</span></p>'
-    )
-
-
-def _text(text: str) -> str:
-    return escape(shown(text))
 
 
 def speller(tokenizer: Any) -> Callable[[int], str]:

@@ -90,8 +90,8 @@ class Journal:
                 found, there = entry["fingerprint"], entry["study"]
             except (KeyError, TypeError, ValueError) as error:
                 raise ConfigError(
-                    f"{self.path}:{number}: not a line of this version's journal ({exception_text(error)}). Remove the "
-                    "line, choose another --output, or pass --fresh to start over there."
+                    f"{self.path}:{number}: not a line of this version's journal ({exception_text(error)}). "
+                    "Remove the line, choose another --output, or pass --fresh to start over there."
                 ) from error
             if found != _fingerprint(provenance):
                 changes = differences(there, json.loads(json.dumps(provenance)))[:3]
