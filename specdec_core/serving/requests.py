@@ -14,9 +14,6 @@ from specdec_core.decoding.validation import FINE, worst
 from specdec_core.interface import Outcome
 from specdec_core.interface.outcome import common_prefix
 
-_PATIENCE = 64
-"""Calls without a request after which its session is closed: it has finished, or will be read again."""
-
 
 class Request:
     """One request and the drafter's session for it, which learns from the text what was committed.
@@ -24,9 +21,6 @@ class Request:
     Args:
         text: `[n]` int32 or int64, its tokens so far, prompt first.
         proposer: Asks the drafter, which sees this request alone.
-
-    Attributes:
-        called: Number of the last call in which it was drafted for.
     """
 
     def __init__(self, text: NDArray[np.integer], proposer: Proposer) -> None:
@@ -35,7 +29,6 @@ class Request:
         self._known = array("q", self._tokens)  # the same, to be compared in one go
         self._proposer = proposer
         self._draft: list[int] = []
-        self.called = 0
 
     def __len__(self) -> int:
         return len(self._tokens)
@@ -84,19 +77,16 @@ class Requests:
     depends on the committed tokens alone. A row that no session fits is a request that is new, or that returns
     with another text: it is read from the start.
 
+    A session that no row fits is closed before others are opened, so that a drafter that remembers knows a
+    finished request when the next one begins. A request that was only preempted is read again when it returns.
+
     Args:
         open_session: Returns what asks the drafter for one new request.
     """
 
     def __init__(self, open_session: Callable[[], Proposer]) -> None:
         self._open_session = open_session
-        self._requests: list[Request] = []
         self._rows: dict[int, Request] = {}
-        self._call = 0
-
-    def __len__(self) -> int:
-        """Number of open sessions."""
-        return len(self._requests)
 
     def draft(self, texts: Mapping[int, NDArray[np.integer]], room: Mapping[int, int]) -> dict[int, list[int]]:
         """Draft for some rows of the server's batch; return the tokens by row.
@@ -105,45 +95,32 @@ class Requests:
             texts: The text of each row, `[n]` int32 or int64.
             room: The most tokens to draft for each.
         """
-        self._call += 1
-        self._rows = self._assign(texts)
-        drafts = {}
-        for row, request in self._rows.items():
-            request.called = self._call
-            drafts[row] = request.draft(texts[row], room[row])
-        self._close_old()
-        return drafts
+        known = self._known(texts)
+        for request in self._rows.values():
+            if request not in known.values():
+                request.close()
+        opened = {row: Request(text, self._open_session()) for row, text in texts.items() if row not in known}
+        self._rows = known | opened
+        return {row: self._rows[row].draft(text, room[row]) for row, text in texts.items()}
 
-    def _assign(self, texts: Mapping[int, NDArray[np.integer]]) -> dict[int, Request]:
-        """Return the request of each row."""
-        free = dict.fromkeys(self._requests)
+    def _known(self, texts: Mapping[int, NDArray[np.integer]]) -> dict[int, Request]:
+        """Return the request of each row whose text one begins."""
+        free = dict.fromkeys(self._rows.values())
         found: dict[int, Request] = {}
         for row, text in texts.items():  # most rows are where they were
             request = self._rows.get(row)
-            if request is not None and request in free and request.begins(text):
+            if request is not None and request.begins(text):
                 found[row] = request
                 del free[request]
         for row, text in texts.items():
-            if row not in found:
-                found[row] = self._moved(text, free) or self._opened(text)
-                free.pop(found[row], None)
+            request = None if row in found else _longest(text, free)
+            if request is not None:
+                found[row] = request
+                del free[request]
         return found
 
-    @staticmethod
-    def _moved(text: NDArray[np.integer], free: Mapping[Request, None]) -> Request | None:
-        """Return the request that knows most of a text."""
-        longest_first = sorted(free, key=len, reverse=True)
-        return next((request for request in longest_first if request.begins(text)), None)
 
-    def _opened(self, text: NDArray[np.integer]) -> Request:
-        request = Request(text, self._open_session())
-        self._requests.append(request)
-        return request
-
-    def _close_old(self) -> None:
-        oldest = self._call - _PATIENCE
-        if any(request.called < oldest for request in self._requests):
-            for request in self._requests:
-                if request.called < oldest:
-                    request.close()
-            self._requests = [request for request in self._requests if request.called >= oldest]
+def _longest(text: NDArray[np.integer], free: Mapping[Request, None]) -> Request | None:
+    """Return the request that knows most of a text."""
+    longest_first = sorted(free, key=len, reverse=True)
+    return next((request for request in longest_first if request.begins(text)), None)

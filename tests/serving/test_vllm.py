@@ -216,7 +216,7 @@ def test_traffic_of_all_kinds_tells_sessions_the_truth(traffic, record, caplog):
         assert not caplog.records  # nor has a session raised
 
 
-def test_a_request_that_returns_is_known_or_read_anew(caplog):
+def test_a_request_that_returns_is_read_anew(caplog):
     proposer = made(Witness, 50)
     runner = Runner(proposer, GAMMA)
     runner.add("a", [1, 2], list(range(3, 40)))
@@ -225,34 +225,32 @@ def test_a_request_that_returns_is_known_or_read_anew(caplog):
         runner.step(["a", "b"])
     runner.preempt("a")
     runner.step(["b"])
+    sessions = proposer.drafter.sessions
+    assert [session.closed for session in sessions] == [True, False]
     runner.step(["a", "b"], chunks={"a": 2})  # its text is read again, in two steps
     assert runner.asked[-1].name == "b"
     runner.step(["b", "a"])
-    sessions = proposer.drafter.sessions
-    assert len(sessions) == 2
-    assert len(sessions[0].text) == len(runner.requests["a"].tokens)
-    for _ in range(65):
-        runner.step(["b"])
-    assert [session.closed for session in sessions] == [True, False]
-    runner.step(["a", "b"])
     assert len(sessions) == 3
+    assert sessions[2].text == runner.requests["a"].tokens
     runner.discard("a", 2)
     runner.step(["a", "b"])
-    assert len(sessions) == 4
+    assert [session.closed for session in sessions] == [True, False, True, False]
     assert not caplog.records
 
 
-def test_sessions_do_not_add_up():
-    proposer = made(Witness, 50)
+@pytest.mark.parametrize("pause", [False, True], ids=["at-once", "after-a-pause"])
+def test_a_finished_request_is_learned_before_the_next_begins(pause, caplog):
+    proposer = proposer_of({"name": "suffix", "max_spec_factor": 4.0}, 50)
     runner = Runner(proposer, GAMMA)
-    for number in range(300):
-        runner.add(str(number), [number % 50, 1, 2], [3, 4])
+    runner.add("first", [1, 2, 3], [4, 5, 6, 7, 8])
+    while runner.unfinished:
         runner.step(runner.unfinished)
-        runner.step(runner.unfinished)
-        del runner.requests[str(number)]
-        runner.rows = []
-    assert len(proposer._requests) <= 65
-    assert sum(not session.closed for session in proposer.drafter.sessions) <= 65
+    if pause:
+        proposer.propose([], runner.num_tokens_no_spec, runner.token_ids_cpu)
+    runner.add("next", [9, 2, 3], [4, 5, 6, 7, 8])
+    runner.step(["next"])
+    assert runner.asked[-1].draft == (5, 6, 7, 8)
+    assert not caplog.records
 
 
 def test_two_rows_never_share_a_session(caplog):
