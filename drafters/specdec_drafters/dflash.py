@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -29,6 +30,7 @@ from specdec_drafters.common.draft_heads import (
     check_sizes,
     head_of,
     target_features,
+    write_for_vllm,
 )
 from specdec_drafters.common.parallel_draft import draw_at_each_depth
 from specdec_drafters.common.speculators import SpeculatorConfig, open_checkpoint
@@ -292,6 +294,28 @@ def read_dflash(model: str, target: TargetInfo) -> tuple[DFlashHead, tuple[int, 
             f"0 to {target.vocab_size - 1}. Choose a head for this target."
         )
     return head_of(lambda: DFlashHead(shape), checkpoint, config.draft_vocab_size, target, TYPE), layers
+
+
+def export_dflash(model: str, folder: Path) -> dict[str, Any]:
+    """Write a head into a folder that vLLM loads; return keys of the speculative config.
+
+    vLLM reads as many masks as it drafts tokens, and this drafter always those of a whole block. The drafts are
+    equal if a draft is a block.
+
+    Args:
+        model: A folder or a hub name; relative to the current folder.
+        folder: An empty folder.
+
+    Raises:
+        ConfigError: vLLM cannot complete the head.
+        ModelError: It is not there, not complete, or not of this format.
+    """
+    checkpoint, config = open_checkpoint(DFlashSpeculatorConfig, model, None, TYPE)
+    shape = config.shape(model)
+    flags = ("draft_vocab_size", "block_size", "mask_token_id", "sample_from_anchor", "sliding_window_non_causal")
+    keys = {name: getattr(shape, name) for name in flags} | {"transformer_layer_config": dict(shape.layer)}
+    write_for_vllm(folder, checkpoint, config, keys, lambda: DFlashHead(shape))
+    return {"num_speculative_tokens": shape.drafted}
 
 
 class DFlashDrafter(Drafter):

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from transformers import AutoConfig, __version__, modeling_layers
 from transformers.models.qwen3.modeling_qwen3 import Qwen3DecoderLayer, Qwen3RMSNorm, Qwen3RotaryEmbedding
 
-from specdec_core.interface import ModelError, TargetInfo
+from specdec_core.interface import ConfigError, ModelError, TargetInfo
 from specdec_core.models import model_folder, without_progress_bar
 from specdec_core.registry import is_shipped
 from specdec_drafters.common.draft_heads import (
@@ -235,6 +235,23 @@ class TargetMtpHead(StateHead):
 
 _COUNTS = ("num_mtp_layers", "mtp_num_hidden_layers", "num_nextn_predict_layers")
 """Keys of the number of MTP layers in the configs of targets."""
+
+
+def vllm_checkpoint(model: str) -> str | None:
+    """Return the checkpoint in which vLLM finds an MTP layer; None for the target's own.
+
+    Raises:
+        ConfigError: vLLM does not read its format.
+        ModelError: There is no such checkpoint.
+    """
+    if model == TARGET:
+        return None
+    if "speculators_model_type" in read_json(checkpoint_file(model, model_folder(model), "config.json")):
+        raise ConfigError(
+            f"drafter 'mtp': {model} is in the format of speculators, and vLLM reads MTP layers from checkpoints "
+            f"of the target's family. Give `model: {TARGET}` if the target has a layer."
+        )
+    return model
 
 
 def read_own_mtp(model: str, target: TargetInfo) -> tuple[TargetMtpHead, tuple[int, ...]] | None:

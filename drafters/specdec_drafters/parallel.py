@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -84,32 +82,33 @@ def checked_mask_token(loaded: LoadedModel) -> int:
 
 
 @torch.no_grad()
-def move_mask_token(folder: Path, name: str) -> None:
+def move_mask_token(loaded: LoadedModel, folder: Path) -> int | None:
     """Move a mask token behind the vocabulary into the place of a token that no text has.
 
     `specdec train parallel` adds the mask token as the last one. vLLM asks for as many tokens as the target has.
     What the model predicts stays the same: the other token keeps its output embedding.
 
     Args:
-        folder: The folder of the model, which is changed.
-        name: The name of the model, for error messages.
+        loaded: The model in the folder.
+        folder: The folder, which is changed.
+
+    Returns:
+        The longest draft that the model was trained for, if its config names it.
 
     Raises:
         ConfigError: There is no token that no text has.
-        ModelError: The model has no mask token, or cannot be loaded.
+        ModelError: The model has no mask token.
     """
-    keys = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    dtype = keys.get("dtype") or keys.get("torch_dtype") or "float32"
-    loaded = replace(load_model(folder, device="cpu", packed=False, dtype=dtype), name=name)
     mask = checked_mask_token(loaded)
     count = loaded.vocab_size - 1
+    depth: int | None = getattr(loaded.model.config, DEPTH_KEY, None)
     if mask != count:
-        return
+        return depth
     token = unused_token(loaded.tokenizer, count)
     if token is None:
         raise ConfigError(
-            f"drafter 'parallel': {name} has its mask token behind the vocabulary, as token {mask}. vLLM asks for "
-            f"the target's {count} tokens, and the tokenizer in the folder has none of them that no text "
+            f"drafter 'parallel': {loaded.name} has its mask token behind the vocabulary, as token {mask}. vLLM "
+            f"asks for the target's {count} tokens, and the tokenizer in the folder has none of them that no text "
             "has, in whose place the mask token could be. Export with a byte-level tokenizer in the folder."
         )
     model = loaded.model
@@ -126,6 +125,8 @@ def move_mask_token(folder: Path, name: str) -> None:
     for file in folder.glob("*.safetensors*"):
         file.unlink()
     model.save_pretrained(folder)
+    load_model(folder, device="cpu", packed=False)
+    return depth
 
 
 def with_mask_token(loaded: LoadedModel) -> LoadedModel:

@@ -220,7 +220,7 @@ class TransformerConfig(DrafterConfig, ModelSettings):
     vllm_method: ClassVar[str | None] = "draft_model"
 
     def export_vllm(self, folder: Path) -> dict[str, Any]:
-        """Copy the model's files."""
+        """Copy the model's files, and load them."""
         from specdec_drafters.common.draft_model_loading import copy_model
 
         copy_model(self, folder, "transformer")
@@ -286,9 +286,8 @@ class ParallelConfig(DrafterConfig, ModelSettings):
         from specdec_drafters.common.draft_model_loading import copy_model
         from specdec_drafters.parallel import move_mask_token
 
-        copy_model(self, folder, "parallel")
-        move_mask_token(folder, self.model)
-        return {"parallel_drafting": True}
+        depth = move_mask_token(copy_model(self, folder, "parallel"), folder)
+        return {"parallel_drafting": True, "num_speculative_tokens": self.count or depth}
 
 
 class Eagle3Config(DrafterConfig):
@@ -306,9 +305,9 @@ class Eagle3Config(DrafterConfig):
 
     def export_vllm(self, folder: Path) -> dict[str, Any]:
         """Write the head, with the keys of config.json that vLLM reads."""
-        from specdec_drafters.eagle3.checkpoint import write_for_vllm
+        from specdec_drafters.eagle3.checkpoint import export_eagle3
 
-        return write_for_vllm(self.model, folder)
+        return export_eagle3(self.model, folder)
 
 
 class DFlashConfig(DrafterConfig):
@@ -322,6 +321,14 @@ class DFlashConfig(DrafterConfig):
     model: Annotated[str, Field(min_length=1)]
     """A DFlash head for this target, in the format of speculators: a folder or a hub name."""
 
+    vllm_method: ClassVar[str | None] = "dflash"
+
+    def export_vllm(self, folder: Path) -> dict[str, Any]:
+        """Write the head, with the keys of config.json that vLLM reads."""
+        from specdec_drafters.dflash import export_dflash
+
+        return export_dflash(self.model, folder)
+
 
 class MtpConfig(DrafterConfig):
     """An MTP layer, of the target's own checkpoint or of speculators, on the target's last hidden states.
@@ -334,6 +341,14 @@ class MtpConfig(DrafterConfig):
     model: Annotated[str, Field(min_length=1)]
     """`target`: the layer in the target's checkpoint. Else a folder or a hub name, of another checkpoint of that
     model, or of a layer in the format of speculators."""
+
+    vllm_method: ClassVar[str | None] = "mtp"
+
+    def export_vllm(self, folder: Path) -> dict[str, Any]:  # noqa: ARG002
+        """Write nothing: vLLM reads the layer from the target's checkpoint, or from another of that model."""
+        from specdec_drafters.mtp import vllm_checkpoint
+
+        return {"model": vllm_checkpoint(self.model)}
 
 
 class ChainConfig(DrafterConfig):

@@ -20,8 +20,12 @@ def export(
     to: Annotated[Server, Option(help="The server that decodes with the drafter.")],
     drafter: Annotated[str, Option(help="The drafter: a name, or YAML with its settings.")],
     gamma: Annotated[
-        str, Option(help="Tokens drafted per step: a number, or, for transformers, YAML of a controller.")
-    ] = "4",
+        str | None,
+        Option(
+            help="Tokens drafted per step: a number, or, for transformers, YAML of a controller.  "
+            "[default: for vLLM what the drafter was made for, else 4]"
+        ),
+    ] = None,
     model: Annotated[
         str | None,
         Option(
@@ -38,7 +42,7 @@ def export(
     - transformers: the folder of a model with a custom_generate/generate.py, for `transformers serve`. Any drafter
       that works for the model works there.
     - vllm: a folder with the drafter's model, if vLLM runs such models itself; for drafters that need token ids
-      alone, a Python module that vLLM loads as a custom proposer.
+      alone, a Python module that vLLM loads as a custom proposer; nothing but the command for `mtp`.
 
     For example:
 
@@ -52,25 +56,23 @@ def export(
         --drafter "{name: prompt-copy, min_match: 3}"
     ```
     """
-    given = {"drafter": parse_value(drafter, "--drafter"), "gamma": parse_value(gamma, "--gamma")}
-    config = validated(run_model(default_registry()), given).drafter
+    given = {"drafter": parse_value(drafter, "--drafter")}
+    asked = None if gamma is None else parse_value(gamma, "--gamma")
+    steps = {"gamma": vllm_module.DEFAULT_GAMMA if asked is None else asked}
+    config = validated(run_model(default_registry()), given | steps).drafter
     if to == "transformers":
-        path = transformers_folder.write_folder(folder, model, given, overwrite)
-        command = transformers_folder.serve_command(folder)
+        path: Path | None = transformers_folder.write_folder(folder, model, given | steps, overwrite)
+        command, more = transformers_folder.serve_command(folder), ""
     else:
         if model is not None:
             raise ConfigError("--model: with --to vllm, vLLM's own command names the model; leave it out.")
-        tokens = given["gamma"]
-        if not isinstance(tokens, int) or tokens < 1:
+        if asked is not None and (not isinstance(asked, int) or asked < 1):
             raise ConfigError(
-                f"--gamma: vLLM drafts a fixed number of tokens, at least 1; given {tokens!r}. Gamma controllers "
+                f"--gamma: vLLM drafts a fixed number of tokens, at least 1; given {asked!r}. Gamma controllers "
                 "work with --to transformers."
             )
-        if config.vllm_method is not None:
-            path, command = folder, vllm_module.write_folder(folder, config, tokens, overwrite)
-        else:
-            vllm_module.check_exportable(default_registry(), config)
-            path = vllm_module.write_proposer(folder, given["drafter"], config.name, tokens, overwrite)
-            vllm_module.check_loads(path, default_registry(), config.name)
-            command = vllm_module.serve_command(path, tokens)
-    output_console().print(f"written: {path}\n\nServe with it:\n\n    {command}", soft_wrap=True)
+        made = vllm_module.export(default_registry(), folder, given["drafter"], config, asked, overwrite=overwrite)
+        path, command = made.path, made.command
+        more = f"\n\nnum_speculative_tokens {made.gamma}: {made.reason}."
+    where = "nothing to write: vLLM reads the target's checkpoint" if path is None else f"written: {path}"
+    output_console().print(f"{where}\n\nServe with it:\n\n    {command}{more}", soft_wrap=True)

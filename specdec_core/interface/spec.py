@@ -73,7 +73,8 @@ class DrafterConfig(PluginConfig):
             folder: An empty folder. Relative paths in the settings start in the current one.
 
         Returns:
-            Keys of the speculative config beyond `method`, `model` and `num_speculative_tokens`.
+            Keys of the speculative config beyond `method`; `model` replaces the folder, None for the target's own
+            checkpoint, and `num_speculative_tokens` is the draft length that the drafter was made for.
 
         Raises:
             ConfigError: vLLM cannot load the drafter with these settings.

@@ -7,10 +7,11 @@ import re
 import shlex
 import sys
 from collections.abc import Mapping
+from dataclasses import dataclass
 from importlib.machinery import PathFinder
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from specdec_core.interface.errors import ConfigError, exception_text
 from specdec_core.interface.files import check_output, writing_folder
@@ -41,6 +42,9 @@ class Proposer(VllmProposer):
     folder = $folder  # base for relative paths in the settings
 '''
 _CLASS = "Proposer"
+_GAMMA = "num_speculative_tokens"
+DEFAULT_GAMMA = 4
+"""Tokens of a draft where neither the user nor the drafter names a number."""
 
 
 def check_exportable(registry: Registry, config: PluginConfig) -> None:
@@ -60,25 +64,92 @@ def check_exportable(registry: Registry, config: PluginConfig) -> None:
         )
 
 
-def write_proposer(folder: Path, given: str | Mapping[str, Any], name: str, gamma: int, overwrite: bool) -> Path:
-    """Write the module of a drafter; return its path.
+@dataclass(frozen=True)
+class Export:
+    """A drafter for vLLM.
+
+    Attributes:
+        path: What was written; None where vLLM reads all from the target's checkpoint.
+        command: Serves a model with it.
+        gamma: `num_speculative_tokens` in that command.
+        reason: Where gamma comes from.
+    """
+
+    path: Path | None
+    command: str
+    gamma: int
+    reason: str
+
+
+def export(
+    registry: Registry,
+    folder: Path,
+    given: str | Mapping[str, Any],
+    config: DrafterConfig,
+    gamma: int | None = None,
+    *,
+    overwrite: bool = False,
+    target: str = "MODEL",
+) -> Export:
+    """Write a drafter for vLLM: what vLLM runs itself, or the module of a custom proposer, which is loaded.
 
     Args:
+        registry: The plugins.
         folder: Where to.
         given: The drafter as in a study.
-        name: Its name.
-        gamma: The number of tokens in the command that the module shows.
+        config: The same, validated.
+        gamma: The number of tokens of a draft; None for the one that the drafter was made for, or the default.
+        overwrite: Whether to replace what an earlier export wrote.
+        target: The model in the command.
+
+    Raises:
+        ConfigError: vLLM cannot draft with it, or something is in the way.
+        ModelError: The drafter's model does not exist, or is incomplete.
+        PluginError: The drafter cannot be loaded.
+    """
+    name = cast("Any", config).name
+    if config.vllm_method is None:
+        check_exportable(registry, config)
+        path: Path | None = folder / f"{module_name(name)}.py"
+        keys: dict[str, Any] = {"method": "custom_class", "model": f"{module_name(name)}.{_CLASS}"}
+    else:
+        check_output(folder, overwrite, folder_with="config.json")
+        with writing_folder(folder) as temporary:
+            own = config.export_vllm(temporary)
+            path = folder if any(temporary.iterdir()) else None
+        if path is None:
+            folder.rmdir()
+        keys = {"method": config.vllm_method, "model": str(folder), **own}
+    made_for = keys.pop(_GAMMA, None)
+    tokens = gamma or made_for or DEFAULT_GAMMA
+    keys = {key: value for key, value in keys.items() if value is not None} | {_GAMMA: tokens}
+    command = f"vllm serve {shlex.quote(target)} --speculative-config {shlex.quote(json.dumps(keys))}"
+    if path is not None and config.vllm_method is None:
+        command = f"PYTHONPATH={shlex.quote(str(folder))} {command}"
+        write_proposer(path, given, command, overwrite)
+        check_loads(path, registry, name)
+    reason = "as given" if gamma else "the default"
+    if made_for is not None:
+        reason = "what the drafter was made for" if made_for == tokens else f"it was made for {made_for}"
+    return Export(path, command, tokens, reason)
+
+
+def write_proposer(path: Path, given: str | Mapping[str, Any], command: str, overwrite: bool) -> None:
+    """Write the module of a drafter.
+
+    Args:
+        path: Where to.
+        given: The drafter as in a study.
+        command: The command that serves a model with it.
         overwrite: Whether to replace one that is there.
 
     Raises:
         ConfigError: There is another one already, or it cannot be written.
     """
-    path = folder / f"{module_name(name)}.py"
-    values = {"command": serve_command(path, gamma), "settings": given, "folder": str(Path.cwd())}
+    values = {"command": command, "settings": given, "folder": str(Path.cwd())}
     source = module_source(_MODULE, values)
     check_module(path, source, overwrite)
     write_module(path, source)
-    return path
 
 
 def module_name(name: str) -> str:
@@ -108,30 +179,3 @@ def check_loads(path: Path, registry: Registry, name: str) -> None:
         hides = PathFinder.find_spec(needed, [str(path.parent)])
         if hides is not None and hides.origin != getattr(sys.modules[needed].__spec__, "origin", None):
             raise ConfigError(f"{path.parent} would hide the installed module {needed!r}; give another folder.")
-
-
-def serve_command(path: Path, gamma: int) -> str:
-    """Return the command that serves a model with a module."""
-    config = {"method": "custom_class", "model": f"{path.stem}.{_CLASS}", "num_speculative_tokens": gamma}
-    folder, given = shlex.quote(str(path.parent)), shlex.quote(json.dumps(config))
-    return f"PYTHONPATH={folder} vllm serve MODEL --speculative-config {given}"
-
-
-def write_folder(folder: Path, config: DrafterConfig, gamma: int, overwrite: bool) -> str:
-    """Write what vLLM loads; return the command that serves a model with it.
-
-    Args:
-        folder: Where to.
-        config: The drafter's settings, with a `vllm_method`.
-        gamma: The number of tokens of a draft.
-        overwrite: Whether to replace a folder that an earlier export wrote.
-
-    Raises:
-        ConfigError: vLLM cannot load the drafter, or the folder cannot be written.
-        ModelError: The drafter's model does not exist, or is incomplete.
-    """
-    check_output(folder, overwrite, folder_with="config.json")
-    with writing_folder(folder) as temporary:
-        more = config.export_vllm(temporary)
-    keys = {"method": config.vllm_method, "model": str(folder), "num_speculative_tokens": gamma, **more}
-    return f"vllm serve MODEL --speculative-config {shlex.quote(json.dumps(keys))}"

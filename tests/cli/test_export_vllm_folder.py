@@ -2,6 +2,7 @@
 
 import json
 import shlex
+import shutil
 
 import pytest
 import torch
@@ -12,10 +13,11 @@ from specdec_core.cli.main import app
 from specdec_core.interface import TargetInfo
 from specdec_core.models import load_model, model_folder
 from specdec_core.registry.shipped import shipped_file
+from specdec_drafters.dflash import DFlashDrafter
 from specdec_drafters.eagle3.drafter import Eagle3Drafter
 from specdec_drafters.parallel import ParallelDrafter, with_mask_token
-from specdec_drafters.settings import Eagle3Config, ParallelConfig
-from tests.catalogue import write_random_eagle3
+from specdec_drafters.settings import DFlashConfig, Eagle3Config, ParallelConfig
+from tests.catalogue import write_random_dflash, write_random_eagle3
 from tests.drafters.speculator_heads import PROMPTS, Bench, V, target_for
 from tests.drafters.support import info_for, request_for
 
@@ -28,7 +30,7 @@ def run(folder, drafter, *more):
     words = ["export", str(folder), "--to", "vllm", "--drafter", json.dumps(drafter), *more]
     done = CliRunner().invoke(app, words)
     assert done.exit_code == 0, done.output
-    command = shlex.split(done.output.strip().splitlines()[-1])
+    command = shlex.split(next(line for line in done.output.splitlines() if "vllm serve" in line))
     assert command[:-1] == ["vllm", "serve", "MODEL", "--speculative-config"]
     return json.loads(command[-1])
 
@@ -72,7 +74,9 @@ def drafted(folder):
 
 
 def test_a_mask_token_behind_the_vocabulary_takes_the_place_of_a_token_that_no_text_has(masked, tmp_path):
-    keys = run(tmp_path / "draft", {"name": "parallel", "model": str(masked)}, "--gamma", "6")
+    loaded = json.loads((masked / "config.json").read_text())
+    (masked / "config.json").write_text(json.dumps(loaded | {"pard_depth": 6}))
+    keys = run(tmp_path / "draft", {"name": "parallel", "model": str(masked)})
     where = {"method": "draft_model", "model": str(tmp_path / "draft")}
     assert keys == {**where, "num_speculative_tokens": 6, "parallel_drafting": True}
     config = json.loads((tmp_path / "draft/config.json").read_text())
@@ -103,7 +107,7 @@ FLAGS = ("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output", "dr
 
 def test_a_head_is_written_with_the_keys_that_vllm_reads(tmp_path):
     keys = run(tmp_path / "head", {"name": "eagle3", "model": "builtin:eagle3"})
-    assert keys == {"method": "eagle3", "model": str(tmp_path / "head"), "num_speculative_tokens": 4}
+    assert keys == {"method": "eagle3", "model": str(tmp_path / "head"), "num_speculative_tokens": 5}
     config = json.loads((tmp_path / "head/config.json").read_text())
     assert {"speculators_model_type", "transformer_layer_config", *FLAGS} <= config.keys()
     assert config["speculators_config"]["proposal_methods"][0]["speculative_tokens"]
@@ -129,6 +133,67 @@ def test_an_exported_head_drafts_as_before(tmp_path, mask):
         for drafter in (bench.drafter, exported)
     ]
     assert torch.equal(*q)
+
+
+def test_an_exported_block_head_has_the_keys_whose_defaults_differ(tmp_path):
+    target = target_for()
+    write_random_dflash(tmp_path / "head", target, layers=(0, 2))
+    path = tmp_path / "head/config.json"
+    keys = json.loads(path.read_text())
+    del keys["sliding_window_non_causal"]  # False here, true in vLLM
+    path.write_text(json.dumps(keys))
+    keys = run(tmp_path / "exported", {"name": "dflash", "model": str(tmp_path / "head")})
+    assert keys == {"method": "dflash", "model": str(tmp_path / "exported"), "num_speculative_tokens": 4}
+    config = json.loads((tmp_path / "exported/config.json").read_text())
+    assert config["sliding_window_non_causal"] is False
+    assert config["aux_hidden_state_layer_ids"] == [0, 2]
+    configs = [DFlashConfig(model=str(tmp_path / name)) for name in ("head", "exported")]
+    before, after = (DFlashDrafter(config, target.info()).head for config in configs)
+    assert before.shape == after.shape
+    assert all(
+        torch.equal(*pair) for pair in zip(before.state_dict().values(), after.state_dict().values(), strict=True)
+    )
+
+
+def test_an_mtp_layer_needs_no_files(tmp_path):
+    keys = run(tmp_path / "mtp", {"name": "mtp", "model": "target"}, "--gamma", "2")
+    assert keys == {"method": "mtp", "num_speculative_tokens": 2}
+    keys = run(tmp_path / "mtp", {"name": "mtp", "model": str(model_folder("builtin:target"))})
+    assert keys["model"] == str(model_folder("builtin:target"))
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("kind", ["eagle3", "dflash"])
+def test_an_incomplete_head_is_not_said_to_be_written(tmp_path, kind):
+    write = write_random_eagle3 if kind == "eagle3" else write_random_dflash
+    write(tmp_path / "head", target_for())
+    path = tmp_path / "head/model.safetensors"
+    save_file({name: tensor for name, tensor in load_file(path).items() if "o_proj" not in name}, path)
+    said = failure(tmp_path / "exported", {"name": kind, "model": str(tmp_path / "head")})
+    assert "o_proj.weight" in said
+    assert not (tmp_path / "exported").exists()
+
+
+def test_a_draft_model_that_cannot_be_loaded_is_not_said_to_be_written(tmp_path):
+    shutil.copytree(model_folder("builtin:drafter"), tmp_path / "broken")
+    path = tmp_path / "broken/model.safetensors"
+    path.write_bytes(path.read_bytes()[:-4])
+    failure(tmp_path / "exported", {"name": "transformer", "model": str(tmp_path / "broken")})
+    assert not (tmp_path / "exported").exists()
+
+
+def test_where_gamma_comes_from_is_said(tmp_path):
+    words = [
+        "export",
+        str(tmp_path / "head"),
+        "--to",
+        "vllm",
+        "--drafter",
+        "{name: eagle3, model: 'builtin:eagle3'}",
+    ]
+    for more, says in (((), "5: what the drafter was made for"), (("--gamma", "3"), "3: it was made for 5")):
+        done = CliRunner().invoke(app, [*words, "--overwrite", *more])
+        assert f"num_speculative_tokens {says}" in done.output
 
 
 def test_a_head_that_vllm_cannot_complete_is_refused(tmp_path):

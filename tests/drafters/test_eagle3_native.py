@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from specdec_core.interface import ModelError
-from specdec_drafters.eagle3.checkpoint import read_eagle3, write_for_vllm
+from specdec_drafters.eagle3.checkpoint import export_eagle3, read_eagle3
 from tests.drafters.speculator_heads import DATA, V, target_for
 
 LAYERS = "eagle_aux_hidden_state_layer_ids"
@@ -74,7 +74,7 @@ def test_layers_within_eagle_config_are_counted_as_in_sglang(tmp_path, top, nest
     head, layers = read_eagle3(given, target_for().info())
     assert layers == expected
     assert head.shape.norm_before_residual
-    write_for_vllm(given, tmp_path)
+    export_eagle3(given, tmp_path)
     assert json.loads((tmp_path / "config.json").read_text())[LAYERS] == list(expected)
 
 

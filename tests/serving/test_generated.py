@@ -15,7 +15,8 @@ NAMES = ["back\\slash\\N{x}", "line\nimport os", "quote'and\"both", "$command $s
 
 
 def vllm(folder: Path, text: str) -> Path:
-    return write_proposer(folder, {"name": "ngram", "text": text}, "ngram", 4, False)
+    write_proposer(folder / "module.py", {"name": "ngram", "text": text}, f"serve {folder}", False)
+    return folder / "module.py"
 
 
 def transformers(folder: Path, text: str) -> Path:
@@ -34,4 +35,4 @@ def test_names_and_settings_become_literals_only(write, tmp_path):
 def test_a_setting_without_a_literal_is_named(tmp_path):
     given = {"name": "heads", "share": float("nan")}
     with pytest.raises(ConfigError, match=r"settings: .*nan.* cannot be written as a Python literal"):
-        write_proposer(tmp_path, given, "heads", 4, False)
+        write_proposer(tmp_path / "module.py", given, "serve", False)

@@ -5,14 +5,15 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 from transformers.masking_utils import create_causal_mask, create_sliding_window_causal_mask
 
-from specdec_core.interface import ModelError, TargetFeatures, TargetInfo
-from specdec_drafters.common.speculators import Checkpoint, SpeculatorConfig
+from specdec_core.interface import ConfigError, ModelError, TargetFeatures, TargetInfo
+from specdec_drafters.common.speculators import Checkpoint, SpeculatorConfig, open_checkpoint, write_checkpoint
 
 H = TypeVar("H", bound=nn.Module)
 V = TypeVar("V", bound="DraftVocabularyHead")
@@ -176,6 +177,37 @@ def _with_target_weights(
         ids = torch.arange(draft_vocab_size) + tensors["d2t"]
         tensors["lm_head.weight"] = features.output_embeddings[ids.to(features.output_embeddings.device)]
     return tensors
+
+
+def write_for_vllm(
+    folder: Path, checkpoint: Checkpoint, config: SpeculatorConfig, keys: Mapping[str, Any], make: Callable[[], V]
+) -> None:
+    """Write a head into a folder that vLLM loads, and read it back.
+
+    Args:
+        folder: An empty folder.
+        checkpoint: The head.
+        config: Its config.
+        keys: Keys of config.json that vLLM reads, and that a checkpoint may leave out: vLLM's defaults are others.
+        make: Makes the head.
+
+    Raises:
+        ConfigError: vLLM cannot complete the head.
+        ModelError: Its weights are not those that its config asks for.
+    """
+    drafter, size = config.speculators_model_type, keys["draft_vocab_size"]
+    if "lm_head.weight" not in checkpoint.tensors and size != config.transformer_layer_config.get("vocab_size"):
+        raise ConfigError(
+            f"drafter {drafter!r}: {checkpoint.model} has no lm_head.weight for its draft vocabulary of {size} "
+            "tokens, and vLLM would take the target's, which has more. Choose a checkpoint with it."
+        )
+    write_checkpoint(folder, {**checkpoint.config, **keys}, checkpoint.tensors)
+    written, _ = open_checkpoint(type(config), str(folder), None, drafter)
+    with torch.device("meta"):
+        own = make().state_dict()
+    optional = ("embed_tokens.weight", "lm_head.weight", "d2t", "t2d")
+    tensors = {name: tensor for name, tensor in written.tensors.items() if name not in _OF_TARGET}
+    check_weights(tensors, own, optional, checkpoint.model, drafter)
 
 
 def check_weights(

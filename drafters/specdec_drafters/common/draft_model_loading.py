@@ -5,11 +5,19 @@ from __future__ import annotations
 import json
 import shutil
 import warnings
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from specdec_core.interface import ConfigError, Drafter, GammaController, ModelError, ModelSettings, PluginError
-from specdec_core.models import Vocabulary, compile_model, load_as_set, model_files, vocabulary_difference
+from specdec_core.models import (
+    Vocabulary,
+    compile_model,
+    load_as_set,
+    load_model,
+    model_files,
+    vocabulary_difference,
+)
 from specdec_core.registry import encoder_mismatch
 from specdec_drafters.common.parallel_draft import mask_token_of
 
@@ -126,8 +134,8 @@ _SUFFIXES = (".json", ".safetensors", ".model", ".txt", ".jinja", ".tiktoken")
 """Suffixes of the files of a model and its tokenizer."""
 
 
-def copy_model(config: ModelSettings, folder: Path, drafter: str) -> None:
-    """Copy the files of a draft model and its tokenizer, those of the hub included.
+def copy_model(config: ModelSettings, folder: Path, drafter: str) -> LoadedModel:
+    """Copy the files of a draft model and its tokenizer, those of the hub included, and load the copy.
 
     Args:
         config: The model.
@@ -136,7 +144,7 @@ def copy_model(config: ModelSettings, folder: Path, drafter: str) -> None:
 
     Raises:
         ConfigError: vLLM cannot run the model with these settings.
-        ModelError: It does not exist.
+        ModelError: It does not exist, or cannot be loaded.
     """
     for name in ("adapter", "quantization_config"):
         if getattr(config, name) is not None:
@@ -156,3 +164,5 @@ def copy_model(config: ModelSettings, folder: Path, drafter: str) -> None:
     for file in source.iterdir():
         if file.is_file() and file.suffix in _SUFFIXES:
             shutil.copyfile(file, folder / file.name)
+    dtype = keys.get("dtype") or keys.get("torch_dtype") or "float32"
+    return replace(load_model(folder, device="cpu", packed=False, dtype=dtype), name=config.model)

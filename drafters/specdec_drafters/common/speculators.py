@@ -38,10 +38,17 @@ class Verifier(BaseModel):
     name_or_path: str | None = None
 
 
+class ProposalMethod(BaseModel):
+    """How a head was meant to draft."""
+
+    speculative_tokens: int | None = None
+
+
 class SpeculatorsSection(BaseModel):
     """The key `speculators_config`."""
 
     verifier: Verifier = Verifier()
+    proposal_methods: tuple[ProposalMethod, ...] = ()
 
 
 class TrainedFor(BaseModel):
@@ -64,6 +71,12 @@ class SpeculatorConfig(BaseModel):
     def verifier(self) -> str | None:
         """The target that the head was trained for, as the config names it."""
         return None if self.speculators_config is None else self.speculators_config.verifier.name_or_path
+
+    @property
+    def drafted(self) -> int | None:
+        """The length of a draft that the head is meant for, if the config names it."""
+        methods = () if self.speculators_config is None else self.speculators_config.proposal_methods
+        return next((one.speculative_tokens for one in methods), None)
 
     def layer(self, model: str, supported: Collection[str], default: str = "qwen3") -> dict[str, Any]:
         """Return the config of the head's layers.

@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from pydantic import Field
 from torch import Tensor
 
-from specdec_core.interface import ConfigError, ModelError, TargetFeatures, TargetInfo
-from specdec_drafters.common.draft_heads import check_layers, check_sizes, head_of, target_features
-from specdec_drafters.common.speculators import Checkpoint, SpeculatorConfig, open_checkpoint, write_checkpoint
+from specdec_core.interface import ModelError, TargetFeatures, TargetInfo
+from specdec_drafters.common.draft_heads import (
+    check_layers,
+    check_sizes,
+    head_of,
+    target_features,
+    write_for_vllm,
+)
+from specdec_drafters.common.speculators import Checkpoint, SpeculatorConfig, open_checkpoint
 from specdec_drafters.eagle3.model import ARCHITECTURES, Eagle3Head, HeadShape
 
 _LOG = logging.getLogger(__name__)
@@ -178,43 +185,31 @@ def read_eagle3(model: str, target: TargetInfo) -> tuple[Eagle3Head, tuple[int, 
     return head_of(lambda: Eagle3Head(shape), checkpoint, config.draft_vocab_size, target, TYPE), layers
 
 
-def write_for_vllm(model: str, folder: Path) -> dict[str, Any]:
-    """Write a head into a folder that vLLM loads.
+def export_eagle3(model: str, folder: Path) -> dict[str, Any]:
+    """Write a head into a folder that vLLM loads; return keys of the speculative config.
 
-    vLLM reads this format. Keys that a config may leave out are written, since vLLM has other defaults for some.
-    Those that it does not take from the head are put among those of the layer, which become its model's config.
+    Keys that vLLM does not take from the head are put among those of the layer, which become its model's config.
 
     Args:
         model: A folder, a hub name, or `builtin:eagle3`; relative to the current folder.
         folder: An empty folder.
 
-    Returns:
-        Keys of the speculative config.
-
     Raises:
         ConfigError: vLLM cannot complete the head.
-        ModelError: It is not there, or not of this format.
+        ModelError: It is not there, not complete, or not of this format.
     """
     checkpoint, config = open_checkpoint(Eagle3SpeculatorConfig, model, None, TYPE, TYPES, NATIVE)
     shape = config.shape(0, model)
-    vocab = shape.layer.get("vocab_size")
-    if "lm_head.weight" not in checkpoint.tensors and config.draft_vocab_size != vocab:
-        raise ConfigError(
-            f"drafter 'eagle3': {model} has no lm_head.weight for its draft vocabulary of "
-            f"{config.draft_vocab_size} tokens, and vLLM would take the target's, which has more. Choose a "
-            "checkpoint with it."
-        )
+    if "fc.weight" in checkpoint.tensors and not shape.target_size:
+        shape = replace(shape, target_size=checkpoint.tensors["fc.weight"].shape[-1] // shape.states)
     layer = {**shape.layer, **({"fc_norm": True} if shape.fc_norm else {})}
     if shape.states != 3:
         layer["num_aux_hidden_states"] = shape.states
     flags = ("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output", "draft_vocab_size")
-    keys = {
-        **checkpoint.config,
-        **{name: getattr(shape, name) for name in flags},
-        "transformer_layer_config": layer,
-    }
-    write_checkpoint(folder, keys, checkpoint.tensors)
-    return {"parallel_drafting": True} if shape.mask_token_id is not None else {}
+    keys = {name: getattr(shape, name) for name in flags} | {"transformer_layer_config": layer}
+    write_for_vllm(folder, checkpoint, config, keys, lambda: Eagle3Head(shape))
+    parallel = {"parallel_drafting": True} if shape.mask_token_id is not None else {}
+    return {"num_speculative_tokens": config.drafted, **parallel}
 
 
 def config_of(
