@@ -246,13 +246,14 @@ class ParallelTrainer(TransformerTrainer):
         """Return the model to train, with a mask token; see `TransformerTrainer.prepare`.
 
         Raises:
-            ModelError: The model's family takes no positions.
+            ModelError: The model's family takes no positions, or has recurrent layers.
         """
         model = with_mask_token(super().prepare(target))
-        if not model.family.ragged:
+        if not model.family.ragged or model.family.recurrent:
+            lacks = "reads one path" if model.family.recurrent else "takes no positions"
             raise ModelError(
-                f"{model.name} takes no positions, which masks behind several texts in one pass need. Train a "
-                "model of another family, such as Llama or T5."
+                f"{model.name} {lacks}, and masks follow several texts in one pass. Train a model of another "
+                "family, such as Llama or T5."
             )
         setattr(model.model.config, DEPTH_KEY, self.config.depth)
         return model

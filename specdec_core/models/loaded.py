@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 FULL, SLIDING = "full_attention", "sliding_attention"
 _NO_ATTENTION = {"mlp", "moe", "dummy"}
 """Types of layers that keep nothing of earlier tokens."""
-_RECURRENT = {"linear_attention", "conv", "hybrid", "hybrid_sliding"}
+_STATES = {"linear_attention", "conv"}
+_RECURRENT = {*_STATES, "hybrid", "hybrid_sliding"}
 """Types of layers whose states transformers keeps in its cache."""
 _POSITIONS = ("max_position_embeddings", "max_target_positions", "max_decoder_position_embeddings")
 _SOURCE_POSITIONS = ("max_encoder_position_embeddings", "max_source_positions", "max_position_embeddings")
@@ -41,8 +42,8 @@ class Family:
         encoder_decoder: Whether it is an encoder-decoder model.
         layer_types: The kinds of attention in its layers: `full_attention`, `sliding_attention` or both.
         window: Length of the sliding window in tokens, or None.
-        ragged: Whether one forward pass can hold sequences at different positions. If not, each sequence takes a
-            separate forward pass whenever their positions differ.
+        ragged: Whether one forward pass can hold sequences at different positions; with recurrent layers, those
+            that read equally many tokens. If not, each position takes a separate forward pass.
         trees: Whether one forward pass can hold a token tree, in which a token sees its ancestors only.
         trims_logits: Whether its forward accepts `logits_to_keep`.
         max_positions: Maximum number of tokens in a sequence, or None if unlimited.
@@ -207,13 +208,14 @@ def inspect_family(model: Any) -> Family:
     attention = attention_of(model)
     takes_positions = position_patch(model) is not None if encoder_decoder else "position_ids" in parameters
     # Ragged batches need masks, which flash attention does not take, and positions per sequence; so do trees.
-    ragged = takes_positions and attention in TESTED_ATTENTION and not recurrent
+    # Layers that attend to nothing need neither.
+    ragged = (takes_positions and attention in TESTED_ATTENTION) or layer_types <= _STATES
     return Family(
         encoder_decoder=encoder_decoder,
         layer_types=layer_types,
         window=window if SLIDING in layer_types else None,
         ragged=ragged,
-        trees=ragged,
+        trees=ragged and not recurrent,
         trims_logits="logits_to_keep" in parameters,
         max_positions=_max_positions(config),
         max_source=_max_positions(config, source=True) if encoder_decoder else None,

@@ -118,10 +118,17 @@ def with_exact_shapes(loaded: LoadedModel, columns: bool | int = True) -> Loaded
             default of models.
 
     Raises:
-        ModelError: The model reads rows at different positions in separate passes, or is compiled.
+        ModelError: The model reads rows at different positions in separate passes, has recurrent layers, or is
+            compiled.
     """
     if columns is False:
         return loaded
+    if loaded.family.recurrent:
+        raise ModelError(
+            f"exact_shapes: {loaded.name} has recurrent layers, whose states are rounded differently after one "
+            "token at a time and after several at once, as drafts are read. Remove exact_shapes, or use dtype: "
+            "float32."
+        )
     if not loaded.family.ragged:
         raise ModelError(
             f"exact_shapes: {loaded.name} reads rows at different positions in separate passes, so that their "

@@ -8,7 +8,8 @@ import torch
 from specdec_core import Decoder, generate_with
 from specdec_core.interface import ModelError, TokenTree
 from specdec_core.interface.errors import PluginWarning
-from specdec_core.models import ModelSession, pack, wrap_model
+from specdec_core.models import ModelSession, compile_model, pack, with_exact_shapes, wrap_model
+from specdec_core.models.load.probe import uncached_logits
 from specdec_core.models.prefix_cache import PrefixCache
 from specdec_core.models.run.model_session import MOST_UNCACHED
 from specdec_core.models.run.recurrent import RecurrentCache, StateLayer
@@ -146,6 +147,50 @@ def test_snapshots_are_taken_in_place_and_do_not_grow():
     assert len(seen) == sum(len(layer.states(0)) for layer in session._cache._recurrent)
 
 
+def count_passes(model):
+    passes = []
+    model.register_forward_pre_hook(lambda *_: passes.append(1))
+    return passes
+
+
+@pytest.mark.parametrize("family", some(FAMILIES, 2))
+def test_rows_that_read_equally_many_tokens_share_a_pass(family):
+    loaded = wrap_model(hybrid(family))
+    session, rows = ModelSession(loaded, 4, 60), [[5, 9, 11], [3], [30, 21, 22], [8]]
+    passes = count_passes(loaded.model)
+    # Drafted and accepted tokens of each row; rows 0 and 2, which are no neighbors, share the first two passes.
+    steps = [((0, 0, 0, 0), (0, 0, 0, 0)), ((3, 1, 3, 0), (1, 1, 3, 0)), ((2, 3, 1, 3), (0, 3, 0, 2))]
+    steps += [((0, 2, 0, 1), (0, 0, 0, 0)), ((1, 1, 1, 1), (1, 1, 1, 1))]
+    for number, (drafted, accepted) in enumerate(steps):
+        draft = torch.tensor([[12 + number, 14, 16 + row] for row in range(4)])
+        uncached = [row[read:] for row, read in zip(rows, session.lengths, strict=True)]
+        passes.clear()
+        logits = session.forward(uncached, draft, drafted)
+        widths = {len(new) + count for new, count in zip(uncached, drafted, strict=True)}
+        assert len(passes) == len(widths)
+        for row, count in enumerate(drafted):
+            for n in range(count + 1):
+                wanted = uncached_logits(loaded, [*rows[row], *draft[row, :n].tolist()])
+                torch.testing.assert_close(logits[row, n], wanted, atol=2e-3, rtol=2e-3)
+            rows[row] += [*draft[row, : accepted[row]].tolist(), 2]
+        session.rollback([len(row) - 1 for row in rows])
+
+
+def test_rows_in_step_take_the_passes_of_one_row(tmp_path):
+    model = hybrid("qwen3_5")
+    model.save_pretrained(tmp_path)
+    loaded = wrap_model(model)
+    drafter = TransformerDrafter(TransformerConfig(model=str(tmp_path)), loaded.info())
+    passes = count_passes(model), count_passes(drafter.loaded.model)
+    prompts, taken = [[5, 9, 11], [30, 21, 22], [8, 3, 3]], []
+    for rows in (prompts, prompts[:1]):
+        texts(loaded, drafter, 3, rows)
+        taken.append([len(own) for own in passes])
+        for own in passes:
+            own.clear()
+    assert taken[0] == taken[1] == [LENGTH // 4, LENGTH // 4 * 3]
+
+
 def test_many_uncached_tokens_are_read_without_a_draft():
     model = hybrid("qwen3_5")
     loaded = wrap_model(model)
@@ -175,11 +220,15 @@ def restored_always(cache, row, length, wanted):
 
 
 def without_convolutions(layer, row):
-    return [state for state in layer._rows[row]["recurrent_states"].values() if state is not None]
+    return [states[row] for (kind, _), states in layer._whole.items() if kind == "recurrent_states"]
+
+
+def of_the_first(layer, row):
+    return [states[0] for states in layer._whole.values()]
 
 
 def late(session, cache, block, heads):
-    output = session._run_row_by_row(block)
+    output = session._run_in_groups(block)
     for row, (count, head) in enumerate(zip(block.counts, heads, strict=True)):
         if count > head:
             cache.take(row, session.lengths[row])
@@ -192,28 +241,29 @@ DEFECTS = {
     "restored twice": (RecurrentCache, "settle", restored_always),
     "no convolution states": (StateLayer, "states", without_convolutions),
     "taken late": (ModelSession, "_run_with_states", late),
+    "shared by rows": (StateLayer, "states", of_the_first),
 }
 
 
-@pytest.mark.parametrize("defect", [*DEFECTS, "shared by rows"])
+@pytest.mark.parametrize("defect", DEFECTS)
 def test_planted_defects_are_noticed(defect, monkeypatch):
     model = hybrid("qwen3_5")
     loaded, drafter = wrap_model(model), scripted(model)
     expected = [generated(model, prompt) for prompt in PROMPTS]
     assert texts(loaded, drafter, 4)[0] == expected
-    if defect == "shared by rows":
-        made = StateLayer.__init__
-
-        def share(layer, rows, states):
-            made(layer, rows, states)
-            layer._rows = layer._rows[:1] * rows
-
-        monkeypatch.setattr(StateLayer, "__init__", share)
-    else:
-        monkeypatch.setattr(*DEFECTS[defect])
+    monkeypatch.setattr(*DEFECTS[defect])
     assert texts(loaded, drafter, 4)[0] != expected
     with pytest.raises(ModelError, match="after its cache is rolled back"):
         wrap_model(model)
+
+
+def test_passes_are_neither_compiled_nor_of_one_shape():
+    loaded = wrap_model(hybrid("lfm2"))
+    with pytest.warns(RuntimeWarning, match="not compiled .*states of its recurrent layers") as warned:
+        assert compile_model(loaded) is loaded
+    assert len(warned) == 1
+    with pytest.raises(ModelError, match="exact_shapes: Lfm2ForCausalLM has recurrent layers"):
+        with_exact_shapes(loaded)
 
 
 def test_one_path_is_read_by_a_state():

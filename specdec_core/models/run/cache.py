@@ -28,12 +28,15 @@ class WritePlan(NamedTuple):
         start: First slot to write, if all rows start at the same slot; else the lowest length of a row.
         end: The pass attends to slots `0 .. end - 1`, subject to the mask.
         slots: `[B, T]` int64, the slot of each new token, if rows start at different slots; else None.
+        rows: `[B]` int64, which rows of `batch` take part, if they are not neighbors; None for all. Requires
+            `slots`.
     """
 
     batch: slice
     start: int
     end: int
     slots: Tensor | None = None
+    rows: Tensor | None = None
 
 
 class SlotLayer(CacheLayerMixin):  # type: ignore[misc]  # transformers is not typed
@@ -78,7 +81,15 @@ class SlotLayer(CacheLayerMixin):  # type: ignore[misc]  # transformers is not t
         return larger
 
     def update(self, key_states: Tensor, value_states: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
-        """Write new keys and values `[B, H, T, D]` in place; return views of slots `0 .. end - 1`."""
+        """Write new keys and values `[B, H, T, D]` in place; return those of slots `0 .. end - 1`."""
+        self.write(key_states, value_states)
+        plan = self._owner.plan
+        seen = [states[plan.batch, :, : plan.end] for states in (self.keys, self.values)]
+        keys, values = seen if plan.rows is None else [states[plan.rows.to(states.device)] for states in seen]
+        return keys, values
+
+    def write(self, key_states: Tensor, value_states: Tensor) -> None:
+        """Write new keys and values `[B, H, T, D]` in place."""
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         plan = self._owner.plan
@@ -88,11 +99,11 @@ class SlotLayer(CacheLayerMixin):  # type: ignore[misc]  # transformers is not t
             values[:, :, plan.start : plan.start + key_states.shape[2]] = value_states
         else:
             slots = plan.slots.to(keys.device)  # layers may be spread over devices
-            rows = torch.arange(keys.shape[0], device=keys.device)[:, None]
+            among = torch.arange(keys.shape[0], device=keys.device) if plan.rows is None else plan.rows
+            rows = among.to(keys.device)[:, None]
             keys[rows, :, slots] = key_states.transpose(1, 2)
             if value_states.shape[3]:  # hidden states, which are kept as keys, have no values
                 values[rows, :, slots] = value_states.transpose(1, 2)
-        return keys[:, :, : plan.end], values[:, :, : plan.end]
 
     def select(self, rows: Sequence[int]) -> None:
         """Keep some rows, in the order given; one may be taken several times."""
@@ -197,7 +208,7 @@ class SlotCache(Cache):  # type: ignore[misc]
     def keep_states(self, layer: int, states: Tensor) -> None:
         """Write the hidden states `[B, T, D]` of the tokens of a pass to the slots of their keys and values."""
         column = states[:, None]
-        self._states.setdefault(layer, SlotLayer(self)).update(column, column[..., :0])
+        self._states.setdefault(layer, SlotLayer(self)).write(column, column[..., :0])
 
     def states(self, end: int) -> dict[int, Tensor]:
         """Return the hidden states in slots `0 .. end - 1` of each layer that keeps them, `[B, end, D]`."""

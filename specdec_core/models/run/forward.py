@@ -39,6 +39,10 @@ class Output(NamedTuple):
             if whole is not None and part is not None:
                 whole[row, column : column + part.shape[1]] = part[0]
 
+    def of_row(self, row: int, count: int) -> Output:
+        """Return the last columns of one row."""
+        return self.map(lambda part: part[row : row + 1, -count:])
+
     def map(self, change: Callable[[Tensor], Tensor]) -> Output:
         """Return the result of a function on each part."""
         return Output(change(self.logits), None if self.hidden is None else change(self.hidden))
@@ -147,8 +151,9 @@ class ModelForward:
         """
         masks = self._masks(visible, positions, keys)
         if memory is None:
-            inputs = {"position_ids": positions, "attention_mask": masks, **extra}
-            return self.run(cache, None, tokens, plan, keep, **inputs)
+            # Without positions, no layer attends to others.
+            inputs = {"position_ids": positions, "attention_mask": masks} if self._family.takes_positions else {}
+            return self.run(cache, None, tokens, plan, keep, **inputs, **extra)
         with self._position_patch(positions, keys):
             return self.run(cache, memory, tokens, plan, keep, decoder_attention_mask=masks)
 
@@ -160,14 +165,13 @@ class ModelForward:
 
     def _masks(self, visible: Tensor, positions: Tensor, keys: Tensor) -> Tensor | dict[str, Tensor]:
         """Return the attention mask `[B, 1, T, end]`, or a dict with one for each layer type."""
-        masks = {FULL: visible[:, None]}
+        types, masks = self._family.layer_types, {FULL: visible[:, None]}
         if self._family.window is not None:
             near = keys.unsqueeze(-2) > positions[..., None] - self._family.window
             masks[SLIDING] = (visible & near)[:, None]
-        masks = {
-            name: self._convert_mask(mask) for name, mask in masks.items() if name in self._family.layer_types
-        }
-        return masks if len(masks) > 1 else next(iter(masks.values()))
+        if len(masks) == 1 or FULL not in types:
+            return self._convert_mask(masks.get(SLIDING, masks[FULL]))
+        return {name: self._convert_mask(mask) for name, mask in masks.items()}
 
     def _convert_mask(self, mask: Tensor) -> Tensor:
         if not self._family.float_mask:

@@ -77,7 +77,7 @@ class ModelSession:
         self.device = loaded.device
         self.lengths = [0] * batch_size
         self.calls = 0
-        self._passes = loaded.passes if loaded.family.ragged else None
+        self._passes = loaded.passes if loaded.family.ragged and not loaded.family.recurrent else None
         self._read: list[int] | None = None  # tokens that a rollback left, where fewer are cached
         self._drafting = [False] * batch_size  # rows that have read drafted tokens since the last rollback
         self._cache: SlotCache | None
@@ -311,7 +311,7 @@ class ModelSession:
         elif self._family.ragged:
             output = self._run_ragged(block)
         else:
-            output = self._run_row_by_row(block)
+            output = self._run_in_groups(block)
         self.lengths = [old + new for old, new in zip(self.lengths, block.counts, strict=True)]
         if self._read is not None:
             self._read = [max(pair) for pair in zip(self._read, self.lengths, strict=True)]
@@ -399,15 +399,20 @@ class ModelSession:
         self._tree, nodes = self._tree.extended(moved(parents, self.device), drafted)
         return self._tree, nodes
 
-    def _run_ragged(self, block: Block, grown: tuple[CachedTree, Tensor] | None = None) -> Output:
-        """Run rows at different positions in one forward pass, with explicit positions, slots and masks."""
+    def _run_ragged(
+        self, block: Block, grown: tuple[CachedTree, Tensor] | None = None, rows: Sequence[int] | None = None
+    ) -> Output:
+        """Run rows, or some, at different positions in one pass, with explicit positions, slots and masks."""
         assert self._cache is not None, "the session is closed"
-        end = max(length + count for length, count in zip(self.lengths, block.counts, strict=True))
+        lengths = self.lengths if rows is None else [self.lengths[row] for row in rows]
+        end = max(length + count for length, count in zip(lengths, block.counts, strict=True))
         end = end if self._exact is None else self._cache.maximum
         self._cache.reserve(end)
         keys, trash = self._placement.keys(end), self._cache.capacity
-        placed = self._placement.of(self.lengths, block, end, trash, tree=grown is not None)
-        plan = WritePlan(slice(None), min(self.lengths), end, placed.slots)
+        placed = self._placement.of(lengths, block, end, trash, tree=grown is not None)
+        plan = WritePlan(slice(None), min(lengths), end, placed.slots)
+        if rows is not None:
+            plan = self._plan(rows, *plan[1:4])
         if grown is not None:
             tree, nodes = grown
             positions, visible, keys = tree.places(nodes, end)
@@ -419,31 +424,63 @@ class ModelSession:
         )
 
     def _run_with_states(self, cache: RecurrentCache, block: Block, heads: Sequence[int]) -> Output:
-        """Run each row in a pass of its own; keep its states before the first drafted token that it reads."""
+        """Run rows in groups; keep their states before the first drafted token that they read."""
         for row, (count, head) in enumerate(zip(block.counts, heads, strict=True)):
             if count > head and not self._drafting[row]:
                 cache.take(row, self.lengths[row])
                 self._drafting[row] = True
-        return self._run_row_by_row(block)
+        return self._run_in_groups(block)
 
-    def _run_row_by_row(self, block: Block) -> Output:
-        """Run each row in a separate forward pass, for families without ragged batches."""
+    def _run_in_groups(self, block: Block) -> Output:
+        """Run rows without padding: those that read equally many tokens share a pass."""
         out: Output | None = None
-        for row, (padding, count) in enumerate(zip(block.padding, block.counts, strict=True)):
-            if count == 0:
-                continue
-            tokens = block.tokens[row : row + 1, padding : padding + count]
-            # The row's logits start at column `first` of the last `block.keep` columns.
-            offset = block.tokens.shape[1] - block.keep
-            first = max(padding - offset, 0)
-            keep = padding + count - offset - first
-            start = self.lengths[row]
-            inputs = {}
-            if self._family.recurrent and self._family.takes_positions:  # some count from 0 without them
-                inputs["position_ids"] = torch.arange(start, start + count, device=self.device)[None]
-            output = self._run(tokens, WritePlan(slice(row, row + 1), start, start + count), keep, **inputs)
+        offset = block.tokens.shape[1] - block.keep
+        for rows in self._groups(block):
+            width = block.counts[rows[0]]
+            tokens = torch.stack([block.tokens[row, block.padding[row] :][:width] for row in rows])
+            # A row's logits start at column `first` of the last `block.keep` columns.
+            first = [max(block.padding[row] - offset, 0) for row in rows]
+            keep = [block.padding[row] + width - offset - begun for row, begun in zip(rows, first, strict=True)]
+            output = self._run_group(rows, tokens, max(keep))
+            if keep == [block.keep] * len(block.counts):
+                return output
             if out is None:
                 out = output.zeros(len(block.counts), block.keep)
-            out.write(row, first, output)
+            for number, row in enumerate(rows):
+                out.write(row, first[number], output.of_row(number, keep[number]))
         assert out is not None, "a forward pass needs at least one token"
         return out
+
+    def _groups(self, block: Block) -> list[list[int]]:
+        """Return the rows that share a pass."""
+        groups: dict[tuple[int, ...], list[int]] = {}
+        for row, (start, count) in enumerate(zip(self.lengths, block.counts, strict=True)):
+            if count:
+                alone = () if self._memory is None else (row,)  # rows of an encoder have other masks
+                begun = start > 0 if self._family.ragged else start
+                groups.setdefault((count, begun, *alone), []).append(row)
+        return list(groups.values())
+
+    def _run_group(self, rows: Sequence[int], tokens: Tensor, keep: int) -> Output:
+        """Run some rows over tokens `[G, T]`; return the output of the last columns."""
+        (count, width), starts = tokens.shape, {self.lengths[row] for row in rows}
+        if len(starts) > 1:
+            output = self._run_ragged(Block(tokens, (0,) * count, (width,) * count, keep, 0), rows=rows)
+        else:
+            (start,) = starts
+            places = torch.arange(start, start + width, device=self.device)[None]
+            plan = self._plan(rows, start, start + width)
+            if plan.rows is not None:
+                plan = plan._replace(slots=places.expand(count, -1))
+            # Some count from 0 without positions.
+            given = self._family.recurrent and self._family.takes_positions
+            output = self._run(tokens, plan, keep, **({"position_ids": places} if given else {}))
+        if isinstance(self._cache, RecurrentCache):
+            self._cache.keep()
+        return output
+
+    def _plan(self, rows: Sequence[int], start: int, end: int, slots: Tensor | None = None) -> WritePlan:
+        """Return where a pass over some rows writes."""
+        if len(rows) == rows[-1] + 1 - rows[0]:
+            return WritePlan(slice(rows[0], rows[-1] + 1), start, end, slots)
+        return WritePlan(slice(None), start, end, slots, torch.tensor(rows, device=self.device))

@@ -4,7 +4,7 @@ Keys and values are rolled back by a length. A recurrent state has read every to
 before a rejected one is known only if it was kept. So a state is copied before a pass reads drafted tokens. After
 a rejection the copy is restored, and nothing is run: tokens that were accepted are read with the next draft.
 
-States belong to rows, and padding would change them: each row takes a pass of its own.
+States belong to rows, and padding would change them: a pass has rows that read equally many tokens.
 """
 
 from __future__ import annotations
@@ -21,59 +21,70 @@ from transformers.cache_utils import CacheLayerMixin, LinearAttentionCacheLayerM
 from specdec_core.models.device import inference_only
 from specdec_core.models.run.cache import SlotCache, SlotLayer, WritePlan
 
-_TENSORS = ("conv_states", "recurrent_states")
-_FIELDS = (
-    *_TENSORS,
-    "is_conv_states_initialized",
-    "is_recurrent_states_initialized",
-    "has_previous_state",
-    "conv_kernel_size",
-)
-"""What transformers keeps of a recurrent layer, each a dict."""
+_KINDS = ("conv_states", "recurrent_states")
+"""What transformers keeps of a recurrent layer, a tensor `[B, ...]` for each of its states."""
 
 Snapshot: TypeAlias = tuple[int, list[Tensor]]
 """A number of tokens, and the states after them."""
 
 
 class StateLayer(LinearAttentionLayer):  # type: ignore[misc]  # transformers is not typed
-    """The states of a recurrent layer, those of one row at a time in the attributes that transformers reads.
+    """The states of a recurrent layer, of which those of a pass are in the attributes that transformers reads.
 
     Args:
-        rows: Number of rows.
+        owner: The cache.
         states: Number of states of the layer.
     """
 
-    def __init__(self, rows: int, states: int) -> None:
+    def __init__(self, owner: SlotCache, states: int) -> None:
         LinearAttentionLayer.__init__(self, number_of_states=states)
-        fresh = vars(LinearAttentionLayer(number_of_states=states))
-        self._rows = [deepcopy({name: fresh[name] for name in _FIELDS}) for _ in range(rows)]
+        self._cache = owner
+        self._whole: dict[tuple[str, int], Tensor] = {}  # of all rows
 
-    def use(self, row: int) -> None:
-        """Show the states of a row."""
-        for name, held in self._rows[row].items():
-            setattr(self, name, held)
+    def lazy_initialization(self, **states: Any) -> None:
+        """Allocate the states of all rows in the first pass; see `LinearAttentionLayer`."""
+        LinearAttentionLayer.lazy_initialization(self, **states)
+        for kind in _KINDS:
+            held = getattr(self, kind)
+            for number, state in held.items():
+                if state is not None and (kind, number) not in self._whole:
+                    self._whole[kind, number] = state.new_zeros(self._cache.rows, *state.shape[1:])
+                    held[number] = self._of_rows(self._whole[kind, number])
+
+    def _of_rows(self, whole: Tensor) -> Tensor:
+        """Return the states of the rows of the pass: a view, or a copy for rows that are not neighbors."""
+        plan = self._cache.plan
+        return whole[plan.batch if plan.rows is None else plan.rows.to(whole.device)]
+
+    def show(self) -> None:
+        """Show the states of the rows of the next pass."""
+        begun = self._cache.plan.start > 0
+        self.has_previous_state = dict.fromkeys(range(self.number_of_states), begun)
+        for (kind, number), whole in self._whole.items():
+            getattr(self, kind)[number] = self._of_rows(whole)
+
+    def keep(self) -> None:
+        """Keep the states of the rows of the last pass, where they were copies."""
+        rows = self._cache.plan.rows
+        if rows is not None:
+            for (kind, number), whole in self._whole.items():
+                whole[rows.to(whole.device)] = getattr(self, kind)[number]
 
     def states(self, row: int) -> list[Tensor]:
         """Return the states of a row, in memory that the next pass changes."""
-        fields = self._rows[row]
-        return [state for name in _TENSORS for state in fields[name].values() if state is not None]
-
-    def forget(self, row: int) -> None:
-        """Let a row begin again: its next pass is its first."""
-        previous = self._rows[row]["has_previous_state"]
-        previous.update(dict.fromkeys(previous, False))
+        return [whole[row] for whole in self._whole.values()]
 
     def resume(self, rows: Sequence[int]) -> None:
         """Keep some rows, in the order given; one may be taken several times."""
-        self._rows = [deepcopy(self._rows[row]) for row in rows]
+        self._whole = {name: whole[list(rows)] for name, whole in self._whole.items()}
 
 
 class StateSlotLayer(StateLayer, SlotLayer):
     """A layer that has recurrent states, and keys and values as well."""
 
-    def __init__(self, owner: SlotCache, rows: int, states: int) -> None:
+    def __init__(self, owner: SlotCache, states: int) -> None:
         SlotLayer.__init__(self, owner)
-        StateLayer.__init__(self, rows, states)
+        StateLayer.__init__(self, owner, states)
 
     def lazy_initialization(self, *keys_and_values: Tensor, **states: Any) -> None:
         """Allocate keys and values, or states, in the first pass."""
@@ -96,28 +107,32 @@ class RecurrentCache(SlotCache):
     def __init__(self, config: Any, batch_size: int, maximum: int, snapshots: int = 1) -> None:
         self._recurrent: list[StateLayer] = []
         super().__init__(batch_size, maximum)
-        self.layers = [self._layer(like, batch_size) for like in DynamicCache(config=config).layers]
+        self.layers = [self._layer(like) for like in DynamicCache(config=config).layers]
         self.layer_class_to_replicate = None
         self._recurrent = [layer for layer in self.layers if isinstance(layer, StateLayer)]
         self._snapshots = [deque[Snapshot](maxlen=snapshots) for _ in range(batch_size)]
 
-    def _layer(self, like: Any, rows: int) -> Any:
+    def _layer(self, like: Any) -> Any:
         if isinstance(like, LinearAttentionCacheLayerMixin):
-            if isinstance(like, CacheLayerMixin):
-                return StateSlotLayer(self, rows, like.number_of_states)
-            return StateLayer(rows, like.number_of_states)
+            make = StateSlotLayer if isinstance(like, CacheLayerMixin) else StateLayer
+            return make(self, like.number_of_states)
         return SlotLayer(self) if isinstance(like, CacheLayerMixin) else like  # which keeps nothing
 
     @property
     def plan(self) -> WritePlan:
-        """Where the next forward pass writes: slots of one row, whose states the layers show."""
+        """Where the next forward pass writes: slots of rows whose states the layers show."""
         return self._plan
 
     @plan.setter
     def plan(self, plan: WritePlan) -> None:
         self._plan = plan
         for layer in self._recurrent:
-            layer.use(plan.batch.start or 0)
+            layer.show()
+
+    def keep(self) -> None:
+        """Keep the states after the last pass."""
+        for layer in self._recurrent:
+            layer.keep()
 
     @inference_only
     def take(self, row: int, length: int) -> None:
@@ -146,9 +161,7 @@ class RecurrentCache(SlotCache):
         while kept and kept[-1][0] > wanted:
             kept.pop()
         if not kept:
-            for layer in self._recurrent:
-                layer.forget(row)
-            return 0
+            return 0  # the row begins again
         length, buffers = kept[-1]
         states = (state for layer in self._recurrent for state in layer.states(row))
         for state, buffer in zip(states, buffers, strict=True):
