@@ -23,7 +23,7 @@ from specdec_drafters.training.mask_layout import (
     mean_loss,
     spaced,
 )
-from specdec_drafters.training.rows import Rows, autocast, embeddable, row_logits, same_width
+from specdec_drafters.training.rows import Rows, autocast, embeddable, model_inputs, row_logits, same_width
 from specdec_drafters.training.trainer import TrainingRun
 from specdec_drafters.transformer import Distillation, TransformerTrainer
 
@@ -215,16 +215,9 @@ def layout_logits(loaded: LoadedModel, rows: Rows, layout: MaskLayout) -> Tensor
     if not loaded.encoder_decoder:
         keywords = {"input_ids": layout.tokens, "position_ids": layout.positions, "attention_mask": mask}
         return model(**keywords, use_cache=False).logits  # type: ignore[no-any-return]
-    assert rows.sources is not None, "an encoder needs sources"
-    assert rows.source_mask is not None
     patch = position_patch(model)
     assert patch is not None, "Family.ragged implies a position patch"
-    keywords = {
-        "input_ids": embeddable(loaded, rows.sources),
-        "attention_mask": rows.source_mask.long(),
-        "decoder_input_ids": layout.tokens,
-        "decoder_attention_mask": mask,
-    }
+    keywords = {**model_inputs(loaded, rows, layout.tokens), "decoder_attention_mask": mask}
     with patch(layout.positions, layout.positions):
         return model(**keywords, use_cache=False).logits  # type: ignore[no-any-return]
 

@@ -29,7 +29,7 @@ from specdec_drafters.training.mask_layout import (
     mean_loss,
     spaced,
 )
-from specdec_drafters.training.rows import Rows, autocast
+from specdec_drafters.training.rows import Rows, autocast, model_inputs
 from specdec_drafters.training.trainer import TargetDistillation, TrainingRun, WeightsTrainer
 
 
@@ -60,14 +60,10 @@ def read_target(target: LoadedModel, rows: Rows, layers: Sequence[int], device: 
     """
     assert target.features is not None
     rows = rows.to(target.device)
-    keywords: dict[str, Any] = {"input_ids": rows.tokens}
-    if target.encoder_decoder:
-        assert rows.source_mask is not None, "an encoder needs sources"
-        mask = rows.source_mask.long()
-        keywords = {"input_ids": rows.sources, "attention_mask": mask, "decoder_input_ids": rows.tokens}
-    # Padding is on the right and attention is causal, so the decoder needs no mask.
     with target.features.capture_layers(layers) as found:
-        logits = target.model(**keywords, use_cache=False).logits[..., : target.vocab_size]
+        logits = target.model(**model_inputs(target, rows, rows.tokens), use_cache=False).logits[
+            ..., : target.vocab_size
+        ]
     states = torch.cat([found[layer].to(device) for layer in layers], dim=-1)
     return TargetReading(rows.to(device), states.float(), logits.float().to(device))
 

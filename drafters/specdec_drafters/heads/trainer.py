@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,8 +14,8 @@ from specdec_core.models import LoadedModel
 from specdec_drafters.heads.drafter import Heads, HeadsCard, HeadsShape, head_logits, write_heads
 from specdec_drafters.settings import HeadsTrainerConfig
 from specdec_drafters.training.loop import Objective, StepResult
-from specdec_drafters.training.losses import TV_SCALE, Scores, depth_scores, tv_share
-from specdec_drafters.training.rows import Rows, autocast
+from specdec_drafters.training.losses import Scores, cross_entropy, depth_scores, distillation, tv_share
+from specdec_drafters.training.rows import Rows, autocast, model_inputs
 from specdec_drafters.training.trainer import (
     TargetDistillation,
     TrainingRun,
@@ -27,8 +26,6 @@ from specdec_drafters.training.trainer import (
 
 _LOGITS_AT_ONCE = 1 << 20
 """The most logits of one head computed at a time; enough for efficient matrix products."""
-_IN_CACHE = 1 << 17
-"""Number of logits processed at a time: within a core's cache this is three times as fast."""
 
 
 @dataclass(frozen=True)
@@ -103,17 +100,6 @@ def positions_of(reading: Reading, heads: int, vocab_size: int) -> Iterator[Posi
         )
 
 
-@dataclass(frozen=True)
-class _Target:
-    """The target's distributions `[U, V]` and sum p log p of each, `[U]`, shared by all heads."""
-
-    p: Tensor
-    negative_entropy: Tensor
-
-    def at(self, which: Tensor) -> _Target:
-        return _Target(self.p[which], self.negative_entropy[which])
-
-
 class HeadsLoss:
     """Heads of one target: their losses, gradients and acceptance rates.
 
@@ -132,32 +118,28 @@ class HeadsLoss:
         self._input = input_embeddings
         self._temperature = temperature
 
-    def backward(self, reading: Reading, tv_share: float | None, scale: float) -> tuple[Tensor, Tensor]:
-        """Add the gradients of `scale` times the summed loss of all heads to those of the heads' weights.
+    def of(self, reading: Reading, tv_share: float | None) -> Tensor | None:
+        """Return the mean loss of the heads, summed over the positions; None if there are none.
 
         Args:
             reading: The sequences.
-            tv_share: Share of total variation in the loss, the rest being KL(p || q), as in
-                `training.losses.distillation`; None for cross-entropy on the tokens of the text.
-            scale: Factor on the gradients.
-
-        Returns:
-            The summed loss of each head and its number of positions, `[k]` float64 both.
+            tv_share: Share of total variation in the loss, the rest being KL(p || q); see
+                `training.losses.distillation`. None for cross-entropy on the tokens of the text.
         """
-        k = self._heads.shape.heads
-        sums = torch.zeros(2, k, dtype=torch.float64, device=self._output.device)
+        k, total = self._heads.shape.heads, None
         for positions in positions_of(reading, k, len(self._output)):
             states = self._states(positions)
-            target = None if tv_share is None else self._target(positions.states)
-            # One head at a time: the logits of all heads would dominate memory.
-            slopes = torch.empty_like(states)
+            p_logits = None if tv_share is None else self._logits(positions.states)
             for head in range(k):
-                values, slopes[:, head] = self._loss(states[:, head].detach(), positions, head, target, tv_share)
-                sums[0, head] += (values * positions.counts[:, head]).sum()
-            slopes *= positions.counts[..., None] * scale
-            states.backward(slopes)  # type: ignore[no-untyped-call]
-            sums[1] += positions.counts.sum(dim=0)
-        return sums[0], sums[1]
+                counts = positions.counts[:, head]
+                logits = self._logits(states[counts, head])
+                if p_logits is None or tv_share is None:
+                    loss = cross_entropy(logits / self._temperature, positions.coming[counts, head], mean=False)
+                else:
+                    theirs = p_logits[positions.which[counts, head]]
+                    loss, _ = distillation(theirs, logits, tv_share, self._temperature)
+                total = loss / k if total is None else total + loss / k
+        return total
 
     @torch.inference_mode()
     def scores(self, reading: Reading) -> Scores:
@@ -187,62 +169,12 @@ class HeadsLoss:
         states: Tensor = self._heads(positions.hidden, embedded)
         return states
 
-    @torch.no_grad()
+    def _logits(self, states: Tensor) -> Tensor:
+        return head_logits(states.to(self._output.dtype), self._output)
+
     def _distribution(self, states: Tensor) -> Tensor:
         """Return softmax(logits / temperature) of states `[N, D]`: `[N, V]` float32."""
-        return torch.softmax(
-            head_logits(states.to(self._output.dtype), self._output).float() / self._temperature, dim=-1
-        )
-
-    @torch.no_grad()
-    def _target(self, states: Tensor) -> _Target:
-        log_p = torch.log_softmax(
-            head_logits(states.to(self._output.dtype), self._output).float() / self._temperature, dim=-1
-        )
-        p = log_p.exp()
-        return _Target(p, log_p.mul_(p).sum(dim=-1))
-
-    @torch.no_grad()
-    def _loss(
-        self, states: Tensor, positions: Positions, head: int, target: _Target | None, tv_share: float | None
-    ) -> tuple[Tensor, Tensor]:
-        """Return the loss of one head at each position, `[N]`, and its gradient in the head's states, `[N, D]`.
-
-        The gradients in the logits are those of `training.losses`, computed here together with p, which all heads
-        share, and without keeping anything of the size of the logits.
-        """
-        logits = head_logits(states.to(self._output.dtype), self._output)
-        step = max(_IN_CACHE // logits.shape[1], 1)
-        values = torch.empty(len(states), device=states.device)
-        for first in range(0, len(states), step):
-            part = slice(first, first + step)
-            log_q = torch.log_softmax(logits[part].float() / self._temperature, dim=-1)
-            if target is None or tv_share is None:
-                values[part], slope = _cross_entropy(log_q, positions.coming[part, head])
-            else:
-                values[part], slope = _distillation(target.at(positions.which[part, head]), log_q, tv_share)
-            logits[part] = slope
-        return values, functional.linear(logits, self._output.T).to(states) / self._temperature
-
-
-def _cross_entropy(log_q: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
-    """Return -log q(token), `[N]`, and its gradient `[N, V]` in the logits (at temperature 1)."""
-    at = tokens[:, None]
-    slope = log_q.exp()
-    return -log_q.gather(1, at)[:, 0], slope.scatter_add_(1, at, -torch.ones_like(at, dtype=slope.dtype))
-
-
-def _distillation(target: _Target, log_q: Tensor, tv_share: float) -> tuple[Tensor, Tensor]:
-    """Return (1 - share) KL(p || q) + `TV_SCALE` share TV(p, q), `[N]`, and its slope in the logits, `[N, V]`."""
-    p, q = target.p, log_q.exp()
-    slope = q - p
-    kl = target.negative_entropy - log_q.mul_(p).sum(dim=-1)
-    if not tv_share:
-        return kl, slope
-    tv = 1 - torch.minimum(p, q).sum(dim=-1)
-    risen = q * (q < p)
-    slope.mul_(1 - tv_share).add_(q.mul_(risen.sum(dim=-1, keepdim=True)).sub_(risen), alpha=TV_SCALE * tv_share)
-    return (1 - tv_share) * kl + TV_SCALE * tv_share * tv, slope
+        return torch.softmax(self._logits(states).float() / self._temperature, dim=-1)
 
 
 def heads_shape(config: HeadsTrainerConfig, target: LoadedModel) -> HeadsShape:
@@ -268,14 +200,8 @@ def read_rows(target: LoadedModel, rows: Rows) -> Reading:
         rows: The sequences, on its device.
     """
     assert target.features is not None
-    keywords: dict[str, Any] = {"input_ids": rows.tokens}
-    if target.encoder_decoder:
-        assert rows.source_mask is not None, "an encoder needs sources"
-        mask = rows.source_mask.long()
-        keywords = {"input_ids": rows.sources, "attention_mask": mask, "decoder_input_ids": rows.tokens}
-    # Padding is on the right and attention is causal, so the decoder needs no mask.
     with torch.no_grad(), target.features.capture() as seen:
-        target.model(**keywords, use_cache=False)
+        target.model(**model_inputs(target, rows, rows.tokens), use_cache=False)
     hidden = seen[-1].float()
     return Reading(rows.tokens.to(hidden.device), rows.mask.to(hidden.device), hidden)
 
@@ -293,38 +219,33 @@ class Distillation(TargetDistillation[HeadsTrainerConfig, Heads]):
         self._training = HeadsLoss(heads, output.to(self.dtype), read, temperature)
         self._measuring = HeadsLoss(heads, output, read, temperature)
         self._views = dict(_views(heads))
+        self._part = max(1, self._part // heads.shape.heads)  # each head has logits of its own
 
     def objective(self) -> Objective:
         """Return the objective for the training loop."""
         embedding_names = [name for name in self._views if name.endswith("bias")]
         return Objective(self._views, self.gradients, self.measure, embedding_names)
 
-    def gradients(self, step: int, done: float) -> StepResult:
-        """Accumulate the gradients of a step's mean loss, part by part."""
-        self.heads.zero_grad()
-        rows = self._batches.at(step)
-        positions = sum(one.positions for one in rows)
-        scale = 1 / (positions * self.heads.shape.heads)
+    def losses(self, rows: Rows, done: float) -> Iterator[Tensor]:
+        """Yield the mean loss of the heads, summed over the positions of some rows."""
         share = None if self.config.loss == "ce" else tv_share(self.config.loss, done)
-        total = number = 0.0
-        for part in (part for one in rows for part in one.split(self._part)):
-            with autocast(self.dtype, self.target.device):
-                reading = read_rows(self.target, part.to(self.target.device))
-                losses, counts = self._training.backward(reading, share, scale)
-            total, number = total + float(losses.sum()), number + float(counts.sum())
-        self._copy_gradients()
-        return StepResult(total / max(number, 1), positions)
+        with autocast(self.dtype, self.target.device):
+            loss = self._training.of(read_rows(self.target, rows), share)
+        if loss is not None:
+            yield loss
 
-    def _copy_gradients(self) -> None:
-        """Copy the gradients of the stacked weights to their views."""
+    def gradients(self, step: int, done: float) -> StepResult:
+        """Accumulate the gradients of a step's mean loss, part by part, and give each view its part of them."""
         stacked = dict(self.heads.named_parameters())
+        for weight in stacked.values():
+            weight.grad = torch.zeros_like(weight)
+        result = super().gradients(step, done)
         for name, view in self._views.items():
             whole, _, head = name.partition("/")
             gradient = stacked[whole].grad
-            if gradient is None:
-                view.grad = torch.zeros_like(view)
-            else:
-                view.grad = _part_of(gradient, self.heads.shape, int(head)) if head else gradient
+            assert gradient is not None
+            view.grad = _part_of(gradient, self.heads.shape, int(head)) if head else gradient
+        return result
 
     def scores(self) -> Scores:
         """Compare the heads with the target on the held-out data, without autocast."""

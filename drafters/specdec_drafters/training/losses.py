@@ -37,14 +37,15 @@ TV_PACE = 1.5
 _CHUNK_ELEMENTS = 1 << 17  # keeps intermediate results in the CPU cache
 
 
-def cross_entropy(logits: Tensor, tokens: Tensor) -> Tensor:
+def cross_entropy(logits: Tensor, tokens: Tensor, *, mean: bool = True) -> Tensor:
     """Return the mean of -log q(token) in nats: a scalar.
 
     Args:
         logits: The drafter's, `[N, V]`.
         tokens: `[N]` int64, the tokens of the text.
+        mean: Return the mean; if not, the sum.
     """
-    return functional.cross_entropy(logits.float(), tokens)
+    return functional.cross_entropy(logits.float(), tokens, reduction="mean" if mean else "sum")
 
 
 def overlap(p_logits: Tensor, logits: Tensor, temperature: float = 1.0) -> Tensor:

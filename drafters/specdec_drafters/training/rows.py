@@ -139,20 +139,26 @@ def row_logits(loaded: LoadedModel, rows: Rows) -> Tensor:
     tokens = embeddable(loaded, rows.tokens[:, :-1])
     wanted = rows.mask[:, 1:]
     if loaded.encoder_decoder:
-        assert rows.sources is not None, "an encoder needs sources"
-        assert rows.source_mask is not None
-        sources = embeddable(loaded, rows.sources)
-        mask = rows.source_mask.long()
-        out = loaded.model(
-            input_ids=sources, attention_mask=mask, decoder_input_ids=tokens, use_cache=False
-        ).logits
-        logits: Tensor = out[wanted]
+        logits: Tensor = loaded.model(**model_inputs(loaded, rows, tokens), use_cache=False).logits[wanted]
         return logits
     # Padding is on the right and attention is causal, so no mask is needed.
     first = int(wanted.any(0).nonzero()[0]) if wanted.any() else 0
     keywords = {"logits_to_keep": tokens.shape[1] - first} if loaded.family.trims_logits and first else {}
     everything: Tensor = loaded.model(input_ids=tokens, use_cache=False, **keywords).logits
     return everything[:, first - tokens.shape[1] :][wanted[:, first:]]
+
+
+def model_inputs(loaded: LoadedModel, rows: Rows, tokens: Tensor) -> dict[str, Tensor]:
+    """Return the arguments with which a model reads tokens `[B, L]`, those of an encoder with the sources of rows.
+
+    Padding is on the right and attention is causal, so that a decoder needs no mask.
+    """
+    if not loaded.encoder_decoder:
+        return {"input_ids": tokens}
+    assert rows.sources is not None, "an encoder needs sources"
+    assert rows.source_mask is not None
+    sources, mask = embeddable(loaded, rows.sources), rows.source_mask.long()
+    return {"input_ids": sources, "attention_mask": mask, "decoder_input_ids": tokens}
 
 
 def embeddable(loaded: LoadedModel, tokens: Tensor) -> Tensor:
