@@ -7,7 +7,10 @@ import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from importlib.resources import files
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
 
 FATES = {
     "accepted": "drafted and accepted",
@@ -68,24 +71,21 @@ def trace_figure(trace: Mapping[str, Any], title: str = "") -> str:
     """
     steps = trace["steps"]
     timed = _timed(steps)
-    return (
-        _environment()
-        .get_template("figure.html.jinja")
-        .render(
-            trace=trace,
-            title=title,
-            steps=steps,
-            seen={item["fate"] for step in steps for item in step["items"]},
-            fates=FATES,
-            committed=("accepted", "recovered", "bonus", "forced"),
-            summaries=[_summary(steps, number) for number in range(len(steps))],
-            whole=timed and (max((step["begin"] + step["seconds"] for step in steps), default=0) or 1),
-        )
+    template = _environment().get_template("figure.html.jinja")
+    return template.render(
+        trace=trace,
+        title=title,
+        steps=steps,
+        seen={item["fate"] for step in steps for item in step["items"]},
+        fates=FATES,
+        committed=("accepted", "recovered", "bonus", "forced"),
+        summaries=[_summary(steps, number) for number in range(len(steps))],
+        whole=timed and (max((step["begin"] + step["seconds"] for step in steps), default=0) or 1),
     )
 
 
 @cache
-def _environment() -> Any:
+def _environment() -> Environment:
     from jinja2 import Environment, PackageLoader, StrictUndefined  # decoding without a figure does not need it
 
     environment = Environment(
