@@ -73,15 +73,14 @@ def test_a_file_of_something_else_is_refused(benchmark, tmp_path):
 
 @pytest.mark.slow
 def test_the_benchmark_of_a_gpu_runs_and_its_tables_are_drawn(tmp_path, monkeypatch):
-    def measured(*words):
-        command = [sys.executable, str(ROOT / "benchmarks" / "accelerator.py"), *SMOKE, *words]
+    def measured():
+        command = [sys.executable, str(ROOT / "benchmarks" / "accelerator.py"), *SMOKE]
         done = subprocess.run(
             [*command, "--out", str(tmp_path / "accelerator.json")], capture_output=True, text=True
         )
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout)
 
-    assert {row["key"]["part"] for row in measured("--parts", "verify")["rows"]} == {"verify"}
     found = measured()
     assert not found["missing"]
     assert [row["counts"].keys() for row in found["rows"] if row["key"]["part"] == "tests"] == [{"passed"}]

@@ -55,7 +55,7 @@ SMALLER = {
     " --set tasks.summaries.prompts.limit=1 --set repeats=1 --set generation.max_new_tokens=4",
     r"^compare examples/quickstart": f"{SMALL_STUDY} --set target=builtin:target"
     " --set 'runs=[{drafter: prompt-copy, gamma: 2}]'",
-    r"^compare examples/self": f"{SMALL_STUDY} --set target=builtin:target",
+    r"^compare examples/(self|drafters)": f"{SMALL_STUDY} --set target=builtin:target",
     r"^compare ": SMALL_STUDY,
     r"^generate ": "--max-new-tokens 8",
     r"^record .*--import": "",

@@ -24,7 +24,7 @@ from specdec_core.study import load_study, study_model
 from specdec_core.study.config.prompt_rows import Row
 from specdec_core.study.config.prompts import read_prompts
 from specdec_core.study.config.schema import PromptsConfig
-from tests.docs.pages import PAGES, ROOT, blocks, load, outputs, spans
+from tests.docs.pages import PAGES, ROOT, blocks, load, outputs, shown_commands, spans
 from tests.docs.pages import name as page_name
 from tests.docs.public_names import public_names
 
@@ -223,8 +223,13 @@ def test_studies_that_ship_are_valid(path):
     load_study(path)
 
 
-ELSEWHERE = {"engines", "hierarchy", "translated", "replay"}
-"""Studies that need a server, or models that are trained before; and one with hundreds of runs, for replays."""
+ELSEWHERE = {"engines", "hierarchy", "translated", "replay"} | {
+    Path(words[2]).stem
+    for words in shown_commands()
+    if words[1:2] == ["compare"] and words[2].startswith("examples/") and "quickstart" not in words[2]
+}
+"""Studies that need a server, or models that are trained before; one with hundreds of runs, for replays; and those
+that test_commands.py runs, of which the one of the quickstart has other runs there."""
 
 
 @pytest.mark.slow
