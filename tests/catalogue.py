@@ -16,10 +16,9 @@ from specdec_core import default_registry
 from specdec_core.interface import Drafter
 from specdec_core.models import LoadedModel
 from specdec_drafters.common.speculators import write_checkpoint
-from specdec_drafters.dflash import DFlashHead
-from specdec_drafters.dflash import HeadShape as DFlashShape
+from specdec_drafters.dflash import DFlashHead, DFlashSpeculatorConfig
 from specdec_drafters.eagle3.checkpoint import config_of
-from specdec_drafters.eagle3.model import Eagle3Head, HeadShape
+from specdec_drafters.eagle3.model import Eagle3Head, Eagle3SpeculatorConfig
 from specdec_drafters.early_exit.drafter import ExitCard, write_exit
 from specdec_drafters.heads.drafter import Heads, HeadsCard, HeadsShape, write_heads
 from specdec_drafters.mtp import MtpHead
@@ -251,25 +250,32 @@ def write_random_eagle3(folder: Path, target: LoadedModel, layers: Sequence[int]
     vocab, size = target.vocab_size, features.hidden_size
     sizes = {"num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 8}
     layer = {"model_type": "llama", "hidden_size": 16, "intermediate_size": 24, "vocab_size": vocab, **sizes}
-    shape = HeadShape(layer, max(vocab * 2 // 3, 1), size, len(layers), **flags)
-    head = Eagle3Head(shape)
+    head = Eagle3Head(
+        Eagle3SpeculatorConfig(
+            speculators_model_type="peagle" if "mask_token_id" in flags else "eagle3",
+            transformer_layer_config=layer,
+            draft_vocab_size=max(vocab * 2 // 3, 1),
+            target_hidden_size=size,
+            eagle_aux_hidden_state_layer_ids=list(layers),
+            **flags,
+        )
+    )
     _randomize_head(head)
     folder.mkdir()
-    write_checkpoint(folder, config_of(head, layers, {"name_or_path": None}), head.state_dict())
+    write_checkpoint(folder, config_of(head, {"name_or_path": None}), head.state_dict())
 
 
-def dflash_config(head: DFlashHead, layers: Sequence[int]) -> dict[str, Any]:
+def dflash_config(head: DFlashHead) -> dict[str, Any]:
     """Return the `config.json` of a head, as the speculators package writes it."""
-    shape = head.shape
     method = {
         "proposal_type": "greedy",
-        "speculative_tokens": shape.drafted,
+        "speculative_tokens": head.shape.drafted,
         "verifier_accept_k": 1,
         "accept_tolerance": 0.0,
     }
     return {
+        **head.shape.model_dump(exclude={"specdec"}),
         "architectures": ["DFlashSpeculator"],
-        "speculators_model_type": "dflash",
         "speculators_version": "0.9.0",
         "speculators_config": {
             "algorithm": "dflash",
@@ -277,14 +283,6 @@ def dflash_config(head: DFlashHead, layers: Sequence[int]) -> dict[str, Any]:
             "proposal_methods": [method],
             "verifier": {"name_or_path": None},
         },
-        "transformer_layer_config": dict(shape.layer),
-        "draft_vocab_size": shape.draft_vocab_size,
-        "block_size": shape.block_size,
-        "target_hidden_size": None,
-        "aux_hidden_state_layer_ids": list(layers),
-        "mask_token_id": shape.mask_token_id,
-        "sliding_window_non_causal": shape.sliding_window_non_causal,
-        "sample_from_anchor": shape.sample_from_anchor,
         "tie_word_embeddings": False,
     }
 
@@ -304,11 +302,12 @@ def write_random_dflash(folder: Path, target: LoadedModel, layers: Sequence[int]
     sizes = {"num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 8}
     layer = {"model_type": "qwen3", "hidden_size": size, "intermediate_size": 24, "vocab_size": vocab, **sizes}
     given = {"draft_vocab_size": max(vocab * 2 // 3, 1), "block_size": 5, "mask_token_id": vocab - 1} | shape
-    given["layer"] = layer | given.get("layer", {})
-    head = DFlashHead(DFlashShape(states=len(layers), **given))
+    given["transformer_layer_config"] = layer | given.pop("layer", {})
+    given["aux_hidden_state_layer_ids"] = list(layers)
+    head = DFlashHead(DFlashSpeculatorConfig(speculators_model_type="dflash", **given))
     _randomize_head(head)
     folder.mkdir()
-    write_checkpoint(folder, dflash_config(head, layers), head.state_dict())
+    write_checkpoint(folder, dflash_config(head), head.state_dict())
 
 
 def _randomize_head(head: Eagle3Head | DFlashHead) -> None:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +32,7 @@ from specdec_drafters.common.draft_heads import (
     write_for_vllm,
 )
 from specdec_drafters.common.parallel_draft import draw_at_each_depth
-from specdec_drafters.common.speculators import SpeculatorConfig, open_checkpoint
+from specdec_drafters.common.speculators import Checkpoint, SpeculatorConfig, open_checkpoint
 from specdec_drafters.settings import DFlashConfig
 
 ARCHITECTURES = ("llama", "qwen3")
@@ -44,29 +43,29 @@ KeysValues = tuple[Tensor, Tensor]
 """Keys and values of one layer."""
 
 
-@dataclass(frozen=True)
-class HeadShape:
-    """The sizes of a head.
+class DFlashSpeculatorConfig(SpeculatorConfig):
+    """The keys of a `dflash` config.
 
     Attributes:
-        layer: Keys of `transformer_layer_config`: `model_type`, `hidden_size` D, `vocab_size` V and so on. The
-            target's hidden states are of the size D too.
-        draft_vocab_size: Number of tokens that it can draft.
-        states: Number of the target's layers that it reads.
+        transformer_layer_config: `model_type`, `hidden_size` D, `vocab_size` V and so on. The target's hidden
+            states are of the size D too.
+        draft_vocab_size: Number of tokens that the head can draft.
         block_size: Number of positions of a block. The first holds the last committed token, the others the mask.
+        target_hidden_size: D, if it is given.
+        aux_hidden_state_layer_ids: The target's layers that the head reads.
         mask_token_id: The token that stands for one that is to be drafted.
         sample_from_anchor: Whether each position predicts the token after it, the first one included. If not, each
             masked position predicts its own token, and the first predicts nothing.
         sliding_window_non_causal: Whether a position attends to later ones in layers with a sliding window, too.
     """
 
-    layer: Mapping[str, Any]
-    draft_vocab_size: int
-    states: int
-    block_size: int = 8
-    mask_token_id: int = 0
-    sample_from_anchor: bool = False
+    draft_vocab_size: int = Field(default=32000, ge=1)
+    block_size: int = Field(default=8, ge=1)
+    target_hidden_size: int | None = Field(default=None, ge=1)
+    aux_hidden_state_layer_ids: list[int]
+    mask_token_id: int = Field(ge=0)
     sliding_window_non_causal: bool = False
+    sample_from_anchor: bool = False
 
     @property
     def drafted(self) -> int:
@@ -129,7 +128,7 @@ class DFlashHead(DraftVocabularyHead):
     Parameters and buffers have the names that they have in a checkpoint.
 
     Args:
-        shape: The sizes.
+        shape: The sizes: its config, whose layers have a `model_type`.
 
     Attributes:
         positions: Number of positions, or None if unlimited. What a block has beyond them shares the last.
@@ -138,13 +137,13 @@ class DFlashHead(DraftVocabularyHead):
         Chen et al. 2026 (arXiv 2602.06036); the modules and flags are those of speculators 0.9.
     """
 
-    def __init__(self, shape: HeadShape) -> None:
+    def __init__(self, shape: DFlashSpeculatorConfig) -> None:
         super().__init__()
         self.shape = shape
-        self.config = config = AutoConfig.for_model(**shape.layer)
+        self.config = config = AutoConfig.for_model(**shape.transformer_layer_config)
         size, vocab = config.hidden_size, config.vocab_size
         self.embed_tokens = nn.Embedding(vocab, size)
-        self.fc = nn.Linear(shape.states * size, size, bias=False)
+        self.fc = nn.Linear(len(shape.aux_hidden_state_layer_ids) * size, size, bias=False)
         self.hidden_norm = Qwen3RMSNorm(size, eps=config.rms_norm_eps)
         self.layers = nn.ModuleList(_Layer(config) for _ in range(config.num_hidden_layers))
         self.norm = Qwen3RMSNorm(size, eps=config.rms_norm_eps)
@@ -229,38 +228,14 @@ TYPE = "dflash"
 """The `speculators_model_type`."""
 
 
-class DFlashSpeculatorConfig(SpeculatorConfig):
-    """The keys of a `dflash` config. What they mean: `HeadShape`."""
-
-    draft_vocab_size: int = Field(default=32000, ge=1)
-    block_size: int = Field(default=8, ge=1)
-    target_hidden_size: int | None = Field(default=None, ge=1)
-    aux_hidden_state_layer_ids: list[int]
-    mask_token_id: int = Field(ge=0)
-    sliding_window_non_causal: bool = False
-    sample_from_anchor: bool = False
-
-    def shape(self, model: str) -> HeadShape:
-        """Return the sizes of the head.
-
-        Raises:
-            ModelError: Its layers are of an architecture that is not supported, or its config says nonsense.
-        """
-        shape = HeadShape(
-            self.layer(model, ARCHITECTURES),
-            draft_vocab_size=self.draft_vocab_size,
-            states=len(self.aux_hidden_state_layer_ids),
-            block_size=self.block_size,
-            mask_token_id=self.mask_token_id,
-            sample_from_anchor=self.sample_from_anchor,
-            sliding_window_non_causal=self.sliding_window_non_causal,
+def _open(model: str, target: TargetInfo | None) -> tuple[Checkpoint, DFlashSpeculatorConfig]:
+    checkpoint, config = open_checkpoint(DFlashSpeculatorConfig, model, target, TYPE)
+    if config.drafted < 1:
+        raise ModelError(
+            f"drafter 'dflash': {model} has a block_size of {config.block_size}, of which the first position "
+            "holds the last token, so that it drafts nothing. Choose a head with a larger block_size."
         )
-        if shape.drafted < 1:
-            raise ModelError(
-                f"drafter 'dflash': {model} has a block_size of {self.block_size}, of which the first position "
-                "holds the last token, so that it drafts nothing. Choose a head with a larger block_size."
-            )
-        return shape
+    return checkpoint, config.model_copy(update={"transformer_layer_config": config.layer(model, ARCHITECTURES)})
 
 
 def read_dflash(model: str, target: TargetInfo) -> tuple[DFlashHead, tuple[int, ...]]:
@@ -277,23 +252,23 @@ def read_dflash(model: str, target: TargetInfo) -> tuple[DFlashHead, tuple[int, 
         ModelError: It is not there, is not complete, is of another type, or does not fit the target.
     """
     features = target_features(target, TYPE)
-    checkpoint, config = open_checkpoint(DFlashSpeculatorConfig, model, target, TYPE)
+    checkpoint, config = _open(model, target)
     layers = tuple(config.aux_hidden_state_layer_ids)
     check_layers(layers, features.num_layers, "aux_hidden_state_layer_ids", model, TYPE)
-    shape = config.shape(model)
-    size = shape.layer.get("hidden_size")
+    layer = config.transformer_layer_config
+    size = layer.get("hidden_size")
     if config.target_hidden_size not in (None, size):
         raise ModelError(
             f"drafter 'dflash': {model} has hidden states of size {size} for a target with "
             f"{config.target_hidden_size}. The format has no layer between the two; choose another checkpoint."
         )
-    check_sizes(config, shape.layer.get("vocab_size"), size or 0, target, model, TYPE)
+    check_sizes(config, layer.get("vocab_size"), size or 0, target, model, TYPE)
     if config.mask_token_id >= target.vocab_size:
         raise ModelError(
             f"drafter 'dflash': {model} has the mask_token_id {config.mask_token_id}; the target's token ids are "
             f"0 to {target.vocab_size - 1}. Choose a head for this target."
         )
-    return head_of(lambda: DFlashHead(shape), checkpoint, config.draft_vocab_size, target, TYPE), layers
+    return head_of(lambda: DFlashHead(config), checkpoint, config.draft_vocab_size, target, TYPE), layers
 
 
 def export_dflash(model: str, folder: Path) -> dict[str, Any]:
@@ -310,12 +285,11 @@ def export_dflash(model: str, folder: Path) -> dict[str, Any]:
         ConfigError: vLLM cannot complete the head.
         ModelError: It is not there, not complete, or not of this format.
     """
-    checkpoint, config = open_checkpoint(DFlashSpeculatorConfig, model, None, TYPE)
-    shape = config.shape(model)
-    flags = ("draft_vocab_size", "block_size", "mask_token_id", "sample_from_anchor", "sliding_window_non_causal")
-    keys = {name: getattr(shape, name) for name in flags} | {"transformer_layer_config": dict(shape.layer)}
-    write_for_vllm(folder, checkpoint, config, keys, lambda: DFlashHead(shape))
-    return {"num_speculative_tokens": shape.drafted}
+    checkpoint, config = _open(model, None)
+    flags = {"draft_vocab_size", "block_size", "mask_token_id", "sample_from_anchor", "sliding_window_non_causal"}
+    keys = config.model_dump(include=flags | {"transformer_layer_config"})
+    write_for_vllm(folder, checkpoint, config, keys, lambda: DFlashHead(config))
+    return {"num_speculative_tokens": config.drafted}
 
 
 class DFlashDrafter(Drafter):

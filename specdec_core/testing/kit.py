@@ -10,14 +10,13 @@ from typing import Any, ClassVar, TypeVar
 
 import pytest
 import torch
-from pydantic import ValidationError, create_model
 
 from specdec_core.interface import PluginConfig, PluginSpec
 from specdec_core.interface.errors import ConfigError
 from specdec_core.interface.spec import PluginKind
 from specdec_core.registry.hookspecs import KIND_LABELS
 from specdec_core.registry.registry import default_registry
-from specdec_core.registry.validation_errors import describe
+from specdec_core.registry.settings_models import plugin_settings
 from specdec_core.testing.failures import CheckFailure, calling
 from specdec_core.testing.harness.state import changed_globals, restored_globals
 from specdec_core.testing.harness.tiny_target import TinyTarget, discard_modified, tiny_target
@@ -56,7 +55,7 @@ class Kit:
         cls._built = {}
         if cls.plugin is not None:
             cls._spec = default_registry().spec(cls.kind, cls.plugin)
-            cls._read = read_settings(cls.kind, cls.plugin, cls.settings)
+            cls._read = plugin_settings(default_registry(), cls.kind, {**cls.settings, "name": cls.plugin})
 
     def make(self, *target: Any) -> Any:
         """Build the plugin: a drafter for a `TargetInfo`, anything else without arguments. Override it."""
@@ -154,23 +153,3 @@ class Kit:
         if self._spec is None:
             pytest.skip("it is built by `make`, and has no PluginSpec")
         return self._spec
-
-
-def read_settings(kind: PluginKind, name: str, settings: Mapping[str, Any]) -> PluginConfig:
-    """Parse a plugin's settings as a study does, nested plugins included.
-
-    Raises:
-        ConfigError: They are not valid.
-    """
-    from specdec_core.study.config.schema import run_model  # nothing else of the kit needs the study
-
-    field = run_model(default_registry()).model_fields[kind]
-    model = create_model("Plugin", **{kind: (field.annotation, field)})  # type: ignore[call-overload]
-    data = {kind: {"name": name, **settings}}
-    try:
-        config: PluginConfig = getattr(model.model_validate(data), kind)
-    except ValidationError as error:
-        label = f"{KIND_LABELS[kind]} {name!r}"
-        found = describe(error, data, lambda *_: label, written=lambda path: path[1:], form="options")
-        raise ConfigError("\n".join(found)) from None
-    return config

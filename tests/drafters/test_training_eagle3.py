@@ -59,7 +59,7 @@ def config_for(targets, tmp_path):
 
 def head_for(target, seed=0, **kind):
     """A head whose drafts depend on all that it reads."""
-    head = new_head(target, len(LAYERS), IDS, seed, **kind)
+    head = new_head(target, LAYERS, IDS, seed, **kind)
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, weight in head.named_parameters():

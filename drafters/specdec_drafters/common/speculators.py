@@ -266,9 +266,11 @@ def read_json(path: Path) -> dict[str, Any]:
 
 def _read_weights(model: str, folder: Path | None) -> dict[str, Tensor]:
     index = _find(model, folder, f"{WEIGHTS}.index.json")
-    names = {WEIGHTS} if index is None else set(read_json(index).get("weight_map", {}).values())
+    files = {"": WEIGHTS} if index is None else read_json(index).get("weight_map")
+    if not isinstance(files, dict):
+        raise ModelError(f"{index}: weight_map is no mapping, but {files!r}. Copy the checkpoint again.")
     tensors: dict[str, Tensor] = {}
-    for name in sorted(map(str, names)):
+    for name in sorted(set(map(str, files.values()))):
         path = checkpoint_file(model, folder, name, _NO_PICKLES)
         try:
             tensors |= load_file(path)

@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pydantic import Field
 from torch import Tensor
 
-from specdec_core.interface import ModelError, TargetFeatures, TargetInfo
+from specdec_core.interface import ModelError, TargetInfo
 from specdec_drafters.common.draft_heads import (
-    check_layers,
     check_sizes,
     head_of,
     target_features,
     write_for_vllm,
 )
-from specdec_drafters.common.speculators import Checkpoint, SpeculatorConfig, open_checkpoint
-from specdec_drafters.eagle3.model import ARCHITECTURES, Eagle3Head, HeadShape
+from specdec_drafters.common.speculators import Checkpoint, open_checkpoint
+from specdec_drafters.eagle3.model import PARALLEL_TYPE, TYPE, TYPES, Eagle3Head, Eagle3SpeculatorConfig
 
-_LOG = logging.getLogger(__name__)
 _FLAGS = ("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output", "target_hidden_size")
 _MASK_KEYS = ("mask_token_id", "pard_token", "ptd_token_id")
 """Keys for the mask token of P-EAGLE heads, in the order in which vLLM reads them."""
@@ -45,7 +40,9 @@ def in_speculators_form(checkpoint: Checkpoint) -> Checkpoint:
         vLLM: `llama_eagle3.py`, and the parameters of parallel drafting in its proposers.
     """
     given = checkpoint.config
-    nested: Mapping[str, Any] = given.get("eagle_config") or {}
+    nested = given.get("eagle_config") or {}
+    if not isinstance(nested, Mapping):
+        raise ModelError(f"drafter 'eagle3': {checkpoint.model}: eagle_config is no mapping, but {nested!r}.")
     if nested.get("use_aux_hidden_state") is False:
         raise ModelError(
             f"drafter 'eagle3': {checkpoint.model} reads the target's last hidden state only "
@@ -86,84 +83,6 @@ NATIVE = dict.fromkeys(("LlamaForCausalLMEagle3", "Eagle3LlamaForCausalLM"), in_
 """How heads are converted, by what their `architectures` are called."""
 
 
-TYPES = TYPE, PARALLEL_TYPE = "eagle3", "peagle"
-"""The `speculators_model_type` of heads that draft token by token, and of those that draft in one pass."""
-
-
-class Eagle3SpeculatorConfig(SpeculatorConfig):
-    """The keys of an `eagle3` or `peagle` config. What they mean: `HeadShape`."""
-
-    draft_vocab_size: int = Field(default=32000, ge=1)
-    norm_before_residual: bool = False
-    norm_before_fc: bool = False
-    fc_norm: bool = False
-    norm_output: bool = False
-    target_hidden_size: int | None = Field(default=None, ge=1)
-    eagle_aux_hidden_state_layer_ids: list[int] | None = None
-    mask_token_id: int | None = None
-
-    def layers(self, features: TargetFeatures, model: str) -> tuple[int, ...]:
-        """Return the layers of the target that the head reads.
-
-        Raises:
-            ModelError: The target does not have them.
-        """
-        given, count = self.eagle_aux_hidden_state_layer_ids, features.num_layers
-        if given is None and count is None:
-            raise ModelError(
-                f"drafter 'eagle3': {model} names no eagle_aux_hidden_state_layer_ids, and the target is not "
-                "loaded, so that they cannot be chosen by the number of its layers. Add them to config.json."
-            )
-        chosen = tuple(given) if given is not None else default_layers(count or 0)
-        if given is None:
-            _LOG.warning("%s does not name the target's layers that it reads; taken are %s", model, list(chosen))
-        check_layers(chosen, count, "eagle_aux_hidden_state_layer_ids", model, TYPE)
-        return chosen
-
-    def shape(self, target_size: int, model: str) -> HeadShape:
-        """Return the sizes of the head.
-
-        Raises:
-            ModelError: Its layers are of an architecture that is not supported, or two flags exclude each other.
-        """
-        if self.norm_before_fc and self.fc_norm:
-            raise ModelError(
-                f"drafter 'eagle3': {model} sets norm_before_fc and fc_norm, which exclude each other."
-            )
-        return HeadShape(
-            self.layer(model, ARCHITECTURES),
-            draft_vocab_size=self.draft_vocab_size,
-            target_size=self.target_hidden_size or target_size,
-            states=len(self.eagle_aux_hidden_state_layer_ids or (0, 0, 0)),
-            norm_before_residual=self.norm_before_residual,
-            norm_before_fc=self.norm_before_fc,
-            fc_norm=self.fc_norm,
-            norm_output=self.norm_output,
-            mask_token_id=self.mask_token(model),
-        )
-
-    def mask_token(self, model: str) -> int | None:
-        """Return the mask token of a head that drafts in one pass; None for other heads.
-
-        Raises:
-            ModelError: There is none, or it is not in the vocabulary.
-        """
-        if self.speculators_model_type != PARALLEL_TYPE:
-            return None
-        token, count = self.mask_token_id, self.transformer_layer_config.get("vocab_size") or 0
-        if token is None or not 0 <= token < count:
-            raise ModelError(
-                f"drafter 'eagle3': {model} has the speculators_model_type 'peagle' and the mask_token_id "
-                f"{token}, but the token ids 0 to {count - 1}. Correct mask_token_id in its config.json."
-            )
-        return token
-
-
-def default_layers(count: int) -> tuple[int, ...]:
-    """Return the layers that a head reads of a target with so many, where none are named."""
-    return 2, count // 2, count - 3
-
-
 def read_eagle3(model: str, target: TargetInfo) -> tuple[Eagle3Head, tuple[int, ...]]:
     """Read a head for a target.
 
@@ -180,8 +99,8 @@ def read_eagle3(model: str, target: TargetInfo) -> tuple[Eagle3Head, tuple[int, 
     features = target_features(target, TYPE)
     checkpoint, config = open_checkpoint(Eagle3SpeculatorConfig, model, target, TYPE, TYPES, NATIVE)
     layers = config.layers(features, model)
-    shape = config.shape(features.hidden_size, model)
-    check_sizes(config, shape.layer.get("vocab_size"), shape.target_size, target, model, TYPE)
+    shape = config.checked(features.hidden_size, model)
+    check_sizes(config, shape.transformer_layer_config.get("vocab_size"), shape.target_size, target, model, TYPE)
     return head_of(lambda: Eagle3Head(shape), checkpoint, config.draft_vocab_size, target, TYPE), layers
 
 
@@ -199,37 +118,33 @@ def export_eagle3(model: str, folder: Path) -> dict[str, Any]:
         ModelError: It is not there, not complete, or not of this format.
     """
     checkpoint, config = open_checkpoint(Eagle3SpeculatorConfig, model, None, TYPE, TYPES, NATIVE)
-    shape = config.shape(0, model)
+    shape = config.checked(0, model)
     if "fc.weight" in checkpoint.tensors and not shape.target_size:
-        shape = replace(shape, target_size=checkpoint.tensors["fc.weight"].shape[-1] // shape.states)
-    layer = {**shape.layer, **({"fc_norm": True} if shape.fc_norm else {})}
+        size = checkpoint.tensors["fc.weight"].shape[-1] // shape.states
+        shape = shape.model_copy(update={"target_hidden_size": size})
+    layer = {**shape.transformer_layer_config, **({"fc_norm": True} if shape.fc_norm else {})}
     if shape.states != 3:
         layer["num_aux_hidden_states"] = shape.states
-    flags = ("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output", "draft_vocab_size")
-    keys = {name: getattr(shape, name) for name in flags} | {"transformer_layer_config": layer}
+    flags = {"norm_before_residual", "norm_before_fc", "fc_norm", "norm_output", "draft_vocab_size"}
+    keys = shape.model_dump(include=flags) | {"transformer_layer_config": layer}
     write_for_vllm(folder, checkpoint, config, keys, lambda: Eagle3Head(shape))
     parallel = {"parallel_drafting": True} if shape.mask_token_id is not None else {}
     return {"num_speculative_tokens": config.drafted, **parallel}
 
 
-def config_of(
-    head: Eagle3Head, layers: Sequence[int], verifier: Mapping[str, Any], **extra: Any
-) -> dict[str, Any]:
+def config_of(head: Eagle3Head, verifier: Mapping[str, Any], **extra: Any) -> dict[str, Any]:
     """Return the `config.json` of a head.
 
     Args:
         head: The head.
-        layers: The layers of the target that it reads.
         verifier: `name_or_path` and `architectures` of the target.
         extra: Further keys.
     """
-    shape = head.shape
-    parallel = shape.mask_token_id is not None
-    kind = PARALLEL_TYPE if parallel else TYPE
+    kind = head.shape.speculators_model_type
     method = {"proposal_type": "greedy", "speculative_tokens": 5, "verifier_accept_k": 1, "accept_tolerance": 0.0}
     return {
-        "architectures": ["PEagleSpeculator" if parallel else "Eagle3Speculator"],
-        "speculators_model_type": kind,
+        **head.shape.model_dump(exclude={"specdec"}, exclude_none=True),
+        "architectures": ["PEagleSpeculator" if kind == PARALLEL_TYPE else "Eagle3Speculator"],
         "speculators_version": "0.9.0",
         "speculators_config": {
             "algorithm": kind,
@@ -237,15 +152,6 @@ def config_of(
             "proposal_methods": [method],
             "verifier": dict(verifier),
         },
-        "transformer_layer_config": dict(shape.layer),
-        "draft_vocab_size": shape.draft_vocab_size,
-        "target_hidden_size": shape.target_size,
-        "eagle_aux_hidden_state_layer_ids": list(layers),
-        "norm_before_residual": shape.norm_before_residual,
-        "norm_before_fc": shape.norm_before_fc,
-        "fc_norm": shape.fc_norm,
-        "norm_output": shape.norm_output,
-        **({"mask_token_id": shape.mask_token_id} if parallel else {}),
         "embed_requires_grad": False,
         "tie_word_embeddings": False,
         **extra,

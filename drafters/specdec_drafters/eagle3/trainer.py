@@ -16,8 +16,8 @@ from specdec_core.models import LoadedModel
 from specdec_core.registry import is_shipped
 from specdec_drafters.common.parallel_draft import unused_token
 from specdec_drafters.common.speculators import WEIGHTS, write_checkpoint
-from specdec_drafters.eagle3.checkpoint import config_of, default_layers
-from specdec_drafters.eagle3.model import Eagle3Head, HeadShape
+from specdec_drafters.eagle3.checkpoint import config_of
+from specdec_drafters.eagle3.model import PARALLEL_TYPE, TYPE, Eagle3Head, Eagle3SpeculatorConfig, default_layers
 from specdec_drafters.settings import Eagle3TrainerConfig
 from specdec_drafters.training.loop import Objective, write_curve
 from specdec_drafters.training.losses import Scores, depth_scores, distillation, tv_share
@@ -236,12 +236,14 @@ def chosen_layers(config: Eagle3TrainerConfig, target: LoadedModel) -> tuple[int
     return tuple(layers)
 
 
-def new_head(target: LoadedModel, states: int, ids: Tensor, seed: int, *, parallel: bool = False) -> Eagle3Head:
+def new_head(
+    target: LoadedModel, layers: Sequence[int], ids: Tensor, seed: int, *, parallel: bool = False
+) -> Eagle3Head:
     """Return a head before training: a layer as wide as the target's, which says what the target's embedding says.
 
     Args:
         target: The target.
-        states: Number of layers that it reads.
+        layers: The layers that it reads.
         ids: `[draft vocabulary]` int64, the target's ids of the tokens that it drafts, in ascending order.
         seed: Seed of the weights.
         parallel: Whether it drafts all tokens in one pass. Its mask token is one that no text has, else the last;
@@ -261,7 +263,14 @@ def new_head(target: LoadedModel, states: int, ids: Tensor, seed: int, *, parall
         )
     unused = unused_token(target.tokenizer, vocab)
     mask = None if not parallel else vocab - 1 if unused is None else unused
-    shape = HeadShape(layer_config(target), len(ids), features.hidden_size, states, mask_token_id=mask)
+    shape = Eagle3SpeculatorConfig(
+        speculators_model_type=PARALLEL_TYPE if parallel else TYPE,
+        transformer_layer_config=layer_config(target),
+        draft_vocab_size=len(ids),
+        target_hidden_size=features.hidden_size,
+        eagle_aux_hidden_state_layer_ids=list(layers),
+        mask_token_id=mask,
+    )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         head = Eagle3Head(shape)
@@ -321,7 +330,7 @@ class Distillation(TargetDistillation[Eagle3TrainerConfig, tuple[int, ...]]):
         count = min(config.draft_vocab or MOST_DRAFTED, vocab_size)
         # Its vocabulary is that of the data.
         ids = frequent_tokens(self.data.pools, vocab_size, count)
-        self.head = new_head(self.target, len(self.layers), ids, config.seed, parallel=config.parallel)
+        self.head = new_head(self.target, self.layers, ids, config.seed, parallel=config.parallel)
 
     def objective(self) -> Objective:
         """Return the objective for the training loop."""
@@ -410,7 +419,7 @@ class Eagle3Trainer(WeightsTrainer[Distillation]):
         name = None if is_shipped(config.target) else config.target
         verifier = {"name_or_path": name, "architectures": list(target.model.config.architectures or [])}
         card = {"fingerprint": target.features.fingerprint(), "facts": self._facts(head, run)}
-        keys = config_of(head, trained.layers, verifier, specdec=card, dtype=config.saved_as)
+        keys = config_of(head, verifier, specdec=card, dtype=config.saved_as)
         dtype = getattr(torch, config.saved_as)
         tensors = {
             weight_name: tensor.to(dtype) if tensor.is_floating_point() else tensor

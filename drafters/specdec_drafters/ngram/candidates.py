@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections import OrderedDict
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 import numpy as np
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from specdec_drafters.ngram.backoff_tables import NgramTables
 
 CACHE_BYTES = 32 << 20
+"""About the most memory that cached candidates take: 20 bytes for each, and 1000 for what is kept with them."""
 
 
 Context = TypeVar("Context", bound=Hashable)
@@ -26,12 +27,15 @@ class NgramModel(ABC, Generic[Context]):
 
     Args:
         memory: How many last tokens the candidates depend on.
+        most: The most candidates of a context.
     """
 
-    def __init__(self, memory: int) -> None:
+    after: Callable[[Context], Candidates]
+    """Returns the candidates after a context that `context` returned."""
+
+    def __init__(self, memory: int, most: int) -> None:
         self.memory = memory
-        self._cache: OrderedDict[Context, Candidates] = OrderedDict()
-        self._cache_left = CACHE_BYTES
+        self.after = lru_cache(max(1, CACHE_BYTES // (1000 + 20 * most)))(self._choose)
 
     @abstractmethod
     def context(self, tokens: Sequence[int]) -> Context:
@@ -44,18 +48,6 @@ class NgramModel(ABC, Generic[Context]):
     @abstractmethod
     def _choose(self, context: Context) -> Candidates:
         """Return the candidates after a context that is not cached."""
-
-    def after(self, context: Context) -> Candidates:
-        """Return the candidates after a context that `context` returned."""
-        row = self._cache.get(context)
-        if row is not None:
-            self._cache.move_to_end(context)
-            return row
-        row = self._cache[context] = self._choose(context)
-        self._cache_left -= _bytes_of(row)
-        while self._cache_left < 0 and len(self._cache) > 1:
-            self._cache_left += _bytes_of(self._cache.popitem(last=False)[1])
-        return row
 
 
 class NgramCandidates(NgramModel[tuple[int, ...]]):
@@ -71,7 +63,7 @@ class NgramCandidates(NgramModel[tuple[int, ...]]):
     """
 
     def __init__(self, tables: NgramTables, most: int) -> None:
-        super().__init__(tables.order - 1)
+        super().__init__(tables.order - 1, most)
         self._tables = tables
         self._most = most
         unigrams = tables.levels[0].log_probability[: tables.vocab_size]
@@ -132,8 +124,3 @@ def _merge(
     first[:1] = True
     np.not_equal(ascending[1:], ascending[:-1], out=first[1:])
     return ascending[first], np.concatenate(log_weights)[order[first]]
-
-
-def _bytes_of(row: Candidates) -> int:
-    """Return about how much memory a cached row takes, with what the core keeps with it."""
-    return 1000 + 20 * len(row.ids)

@@ -253,7 +253,7 @@ class KenlmCandidates(NgramModel[KenlmContext]):
     """
 
     def __init__(self, model: ScoredWords, path: Path, vocab_size: int, most: int) -> None:
-        super().__init__(max(model.order - 1, WINDOW + 1))
+        super().__init__(max(model.order - 1, WINDOW + 1), most)
         self._model = model
         self._vocab_size = vocab_size
         self._most = most
