@@ -23,6 +23,7 @@ from specdec_core.interface import (
     TargetInfo,
 )
 from specdec_core.models import inspect_family, moved, uploaded
+from specdec_drafters.common.context import ContextSession, KeysValues
 from specdec_drafters.common.draft_heads import (
     DraftVocabularyHead,
     check_layers,
@@ -39,8 +40,6 @@ ARCHITECTURES = ("llama", "qwen3")
 """Configs of a head's layers, by `model_type`. The layers are those of Qwen3 with either."""
 Rotary = tuple[Tensor, Tensor]
 """Cosines and sines, each `[..., head_dim]`."""
-KeysValues = tuple[Tensor, Tensor]
-"""Keys and values of one layer."""
 
 
 class DFlashSpeculatorConfig(SpeculatorConfig):
@@ -154,18 +153,19 @@ class DFlashHead(DraftVocabularyHead):
         family = inspect_family(self)
         self.positions = family.rotary_switch or family.max_positions
 
-    def context(self, states: Tensor, positions: Tensor) -> list[KeysValues]:
+    def context(self, states: Sequence[Tensor], positions: Tensor) -> list[KeysValues]:
         """Return the layers' cache of committed tokens.
 
         Args:
-            states: `[N, states * D]`, the target's.
+            states: The target's of each layer that is read, `[N, D]`, on any device.
             positions: `[N]` int64.
 
         Returns:
             Keys and values of each layer, each `[N, H, head_dim]`.
         """
-        combined = self.hidden_norm(self.fc(states))
-        cosines, sines = self.rotary_emb(combined, positions[None])
+        layers = torch.cat([*states], dim=-1).to(self.device, self.dtype)
+        combined = self.hidden_norm(self.fc(layers))
+        cosines, sines = self.rotary_emb(combined, moved(positions, self.device)[None])
         attentions: list[Any] = [layer.self_attn for layer in self.layers]
         return [attention.keys_values(combined, (cosines[0], sines[0])) for attention in attentions]
 
@@ -321,66 +321,21 @@ class DFlashDrafter(Drafter):
         return _DFlashSession(self, session)
 
 
-class _DFlashSession(DraftSession):
-    """One batch.
-
-    The cache holds, for each row, the keys and values of its first `_kept` tokens, that of token t in slot t. Only
-    committed tokens that the target has read have one, so that a rejected draft leaves nothing to undo.
-    """
+class _DFlashSession(ContextSession):
+    """One batch."""
 
     def __init__(self, drafter: DFlashDrafter, session: SessionInfo) -> None:
-        self._drafter = drafter
-        self._kept = [0] * session.batch_size
-        head: DFlashHead = drafter.head
-        config, slots = head.config, min(session.capacity, drafter.max_length or session.capacity)
-        # Not new_empty: masked slots are multiplied by zero, and zero times NaN is NaN.
-        shape = (session.batch_size, config.num_key_value_heads, slots, config.head_dim)
-        self._cache = [(head.fc.weight.new_zeros(shape), head.fc.weight.new_zeros(shape)) for _ in head.layers]
+        slots = min(session.capacity, drafter.max_length or session.capacity)
+        self._head: DFlashHead = drafter.head
+        like = self._head.fc.weight
+        super().__init__(self._head.context, drafter.hidden_layers, session.batch_size, slots, like)
 
     @torch.inference_mode()
     def propose(self, request: DraftRequest) -> Proposal:
         if not request.wants_more():
             return request.proposal()
-        self._read(request)
-        return draw_at_each_depth(request, self._fill_in([row[-1] for row in request.tokens]))
-
-    def rollback(self, lengths: Sequence[int]) -> None:
-        """Keep the slots of the tokens that are left."""
-        self._kept = list(map(min, self._kept, lengths))
-
-    def close(self) -> None:
-        """Free the cache."""
-        self._cache = []
-
-    def _read(self, request: DraftRequest) -> None:
-        """Put the committed tokens that the target has read since the last draft into the cache.
-
-        Rows that draft nothing are skipped, and catch up when they draft again.
-        """
-        head, states = self._drafter.head, request.hidden_states
-        rows: list[int] = []
-        slots: list[int] = []
-        for index, (row, most) in enumerate(zip(request.tokens, request.budget, strict=True)):
-            if not most:
-                continue
-            end = len(row) - 1
-            first = min(self._kept[index], end)
-            self._kept[index] = end
-            rows += [index] * (end - first)
-            slots += range(first, end)
-        kept = [states[layer] for layer in self._drafter.hidden_layers]
-        where, positions = uploaded([rows, slots], kept[0].device, torch.long)
-        layers = torch.cat([one[where, positions] for one in kept], dim=-1)
-        where, positions = moved(where, head.device), moved(positions, head.device)
-        made = head.context(layers.to(head.device, head.dtype), positions)
-        for cached, new in zip(self._cache, made, strict=True):
-            for buffer, values in zip(cached, new, strict=True):
-                buffer[where, :, positions] = values
-
-    def _fill_in(self, last: Sequence[int]) -> Tensor:
-        """Return the logits of a block after each row, `[B, drafted, V]`; of rows without a draft, any."""
-        head, end = self._drafter.head, max(self._kept)
-        anchors, lengths = uploaded([last, self._kept], head.device)
-        context = [(keys[:, :, :end], values[:, :, :end]) for keys, values in self._cache]
-        logits: Tensor = head(anchors, lengths, context)
-        return logits
+        context = self._read(request)
+        last = [row[-1] for row in request.tokens]
+        anchors, lengths = uploaded([last, self._kept], self._head.device)
+        # Of rows without a draft, any logits.
+        return draw_at_each_depth(request, self._head(anchors, lengths, context))

@@ -35,7 +35,7 @@ def target_of(given):
 def alone(head, states, anchor):
     """The logits `[drafted, V]` after tokens with these states and the anchor, without a cache."""
     count = len(states)
-    kept = head.context(states, torch.arange(count))
+    kept = head.context([states], torch.arange(count))
     context = [tuple(each.transpose(0, 1)[None] for each in layer) for layer in kept]
     return head(torch.tensor([anchor]), torch.tensor([count]), context)[0]
 
