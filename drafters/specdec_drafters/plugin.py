@@ -37,6 +37,7 @@ def specdec_drafters() -> list[PluginSpec]:
         _spec("drafter", "eagle3", "eagle3.drafter:Eagle3Drafter", settings.Eagle3Config),
         _spec("drafter", "dflash", "dflash:DFlashDrafter", settings.DFlashConfig),
         _spec("drafter", "mtp", "mtp:MtpDrafter", settings.MtpConfig),
+        _spec("drafter", "assistant", "assistant:AssistantDrafter", settings.AssistantConfig),
         _spec("drafter", "hierarchical", "hierarchical:HierarchicalDrafter", settings.HierarchicalConfig),
         _spec("drafter", "chain", "chain:ChainDrafter", settings.ChainConfig),
         _spec("drafter", "translated", "translated.drafter:TranslatedDrafter", settings.TranslatedConfig),

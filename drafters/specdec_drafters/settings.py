@@ -351,6 +351,20 @@ class MtpConfig(DrafterConfig):
         return {"model": vllm_checkpoint(self.model)}
 
 
+class AssistantConfig(DrafterConfig):
+    """A small model that attends to the target's keys and values, as those that Gemma 4 ships with.
+
+    The assistant to draft with.
+    """
+
+    targets: ClassVar[Literal["any", "decoder-only", "encoder-decoder"]] = "decoder-only"
+    needs_hidden_states: ClassVar[bool] = True
+    needs_model: ClassVar[bool] = True
+
+    model: Annotated[str, Field(min_length=1)]
+    """The assistant of this target: a folder or a hub name."""
+
+
 class ChainConfig(DrafterConfig):
     """Falls back to the next drafter when one has no draft.
 

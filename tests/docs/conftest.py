@@ -1,6 +1,7 @@
 """Shared by the tests of the pages: the built site, and the example packages as if they were installed."""
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from filelock import FileLock
 from specdec_core.registry.registry import default_registry
 from tests.docs.hub import SmallHub
 from tests.docs.pages import ROOT
+from tests.drafters.test_assistant import assistants_built
 from tests.packages import install
 
 
@@ -53,6 +55,7 @@ def installed(example_packages, monkeypatch):
 
 
 @pytest.fixture(scope="session")
-def hub(tmp_path_factory) -> SmallHub:
+def hub(tmp_path_factory) -> Iterator[SmallHub]:
     """Small models in the place of those of the hub that pages name."""
-    return SmallHub(tmp_path_factory.mktemp("hub"))
+    with assistants_built():
+        yield SmallHub(tmp_path_factory.mktemp("hub"))

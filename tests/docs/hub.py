@@ -13,6 +13,8 @@ from transformers import AutoTokenizer
 from specdec_core.models import load_model, model_folder
 from tests.catalogue import write_random_eagle3
 from tests.docs.pages import ROOT
+from tests.drafters.test_assistant import target_of
+from tests.drafters.test_assistant import write as write_assistant
 from tests.drafters.test_mtp_of_target import write as write_target
 from tests.tiny import tiny_model
 
@@ -66,6 +68,13 @@ class SmallHub:
             likely[100:103] = torch.randn(3, 32, generator=torch.Generator().manual_seed(0))
             folder.mkdir()
             write_target(folder, _WITH_MTP[name], len(tokenizer), **{"lm_head.weight": likely})
+            tokenizer.save_pretrained(folder)
+        elif name.startswith("google/gemma-4"):
+            tokenizer = AutoTokenizer.from_pretrained(built_in)
+            if name.endswith("assistant"):
+                write_assistant(folder, vocab=len(tokenizer))
+            else:
+                target_of(vocab=len(tokenizer)).model.save_pretrained(folder)
             tokenizer.save_pretrained(folder)
         elif name in _HEADS:
             write_random_eagle3(folder, load_model(str(self.path(_HEADS[name]))))

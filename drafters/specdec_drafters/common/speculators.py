@@ -134,7 +134,7 @@ def read_checkpoint(
         names = [str(name) for name in config.get("architectures") or ()]
         known = next((name for name in names if convert and name in convert), None)
         if convert and known:
-            return convert[known](Checkpoint(model, config, _read_weights(model, found)))
+            return convert[known](Checkpoint(model, config, read_weights(model, found)))
         if "medusa" in json.dumps(config).lower():
             raise ModelError(
                 f"drafter {drafter!r}: {model} holds Medusa heads, which are not supported. Choose another in "
@@ -146,7 +146,7 @@ def read_checkpoint(
             f"no speculators_model_type (it is a {kind}). Convert it with that package (`speculators convert`), "
             "or choose another checkpoint."
         )
-    return Checkpoint(model, config, _read_weights(model, found))
+    return Checkpoint(model, config, read_weights(model, found))
 
 
 def _is_no_model(config: Path) -> bool:
@@ -264,7 +264,12 @@ def read_json(path: Path) -> dict[str, Any]:
     return read
 
 
-def _read_weights(model: str, folder: Path | None) -> dict[str, Tensor]:
+def read_weights(model: str, folder: Path | None) -> dict[str, Tensor]:
+    """Return the weights of a checkpoint, on the CPU; those of the hub if it has no folder.
+
+    Raises:
+        ModelError: They are not there, not complete, or not in safetensors.
+    """
     index = _find(model, folder, f"{WEIGHTS}.index.json")
     files = {"": WEIGHTS} if index is None else read_json(index).get("weight_map")
     if not isinstance(files, dict):

@@ -1,0 +1,197 @@
+"""Assistants of Gemma 4: tiny ones from configs, against transformers' own code."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from dataclasses import replace
+
+import pytest
+import torch
+import transformers
+from safetensors.torch import load_file, save_file
+from transformers import AutoConfig, GenerationConfig
+from transformers.generation.candidate_generator import SinglePositionMultiTokenCandidateGenerator
+
+from specdec_core import Decoder
+from specdec_core.decoding.observers import TraceObserver
+from specdec_core.interface import ModelError
+from specdec_core.models import wrap_model
+from specdec_core.testing import DrafterKit
+from specdec_core.testing.harness.state import model_state
+from specdec_core.testing.harness.tiny_target import TinyTarget, random_model
+from specdec_drafters.assistant import AssistantDrafter, read_assistant
+from specdec_drafters.settings import AssistantConfig
+from tests import lossless
+from tests.conformance import failure_of, kit_of
+from tests.tiny import tiny_model
+from tests.toys import Gamma
+
+V = 40
+PROMPTS = [[2, 3, 4, 5, 6, 7], [8, 7], [*range(9, 31)]]
+SLIDING, FULL = "sliding_attention", "full_attention"
+SIZES = {
+    "intermediate_size": 48,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 8,
+    "global_head_dim": 16,
+    "sliding_window": 5,
+    "max_position_embeddings": 256,
+    **{"pad_token_id": 0, "bos_token_id": 0, "eos_token_id": 1},
+}
+TARGET = {"hidden_size": 32, "num_hidden_layers": 5, "layer_types": [SLIDING, FULL, SLIDING, SLIDING, FULL]}
+SMALL = {"hidden_size": 16, "num_hidden_layers": 3, "layer_types": [SLIDING, SLIDING, FULL]}
+NO_INPUTS = {"hidden_size_per_layer_input": 0, "vocab_size_per_layer_input": 0}
+FAMILIES = {
+    "shared": ("gemma4", {"num_kv_shared_layers": 2, "hidden_size_per_layer_input": 8}),
+    "keys-are-values": ("gemma4", {"attention_k_eq_v": True, **NO_INPUTS}),
+    "unified": ("gemma4_unified", {}),
+}
+CLUSTERS = {"use_ordered_embeddings": True, "num_centroids": 8, "centroid_intermediate_top_k": 3}
+
+
+@contextmanager
+def assistants_built():
+    """Have transformers 5.23.0 share keys with another model, as other versions do."""
+    with pytest.MonkeyPatch.context() as patch:
+        for kind in (transformers.Gemma4TextConfig, transformers.Gemma4UnifiedTextConfig):
+            if hasattr(kind, "kv_sharing_modes"):  # added in 5.23.0
+                patch.setattr(kind, "kv_sharing_modes", property(sharing_of(kind.kv_sharing_modes.fget)))
+        yield
+
+
+@pytest.fixture(autouse=True, scope="module")
+def buildable():
+    with assistants_built():
+        yield
+
+
+def sharing_of(own):
+    def modes(config):
+        kinds = config.layer_types
+        if config.num_kv_shared_layers == len(kinds):
+            return ["reuse"] * len(kinds)
+        last = ["store" if kind not in kinds[n + 1 :] else None for n, kind in enumerate(kinds)]
+        return own(config) if config.num_kv_shared_layers else last
+
+    return modes
+
+
+def target_of(family="shared", vocab=V, sharpness=4.0):
+    kind, more = FAMILIES[family]
+    inputs = {"vocab_size_per_layer_input": vocab} if kind == "gemma4" else {}
+    config = AutoConfig.for_model(f"{kind}_text", vocab_size=vocab, **SIZES, **TARGET, **inputs | more)
+    config.tie_word_embeddings = False
+    return wrap_model(random_model(config, sharpness=sharpness))
+
+
+def write(folder, family="shared", vocab=V, **more):
+    """Write a random assistant; return its folder's name."""
+    kind, _ = FAMILIES[family]
+    inputs = NO_INPUTS if kind == "gemma4" else {}
+    equal = {"attention_k_eq_v": FAMILIES[family][1].get("attention_k_eq_v", False)} if kind == "gemma4" else {}
+    text = AutoConfig.for_model(f"{kind}_text", vocab_size=vocab, **SIZES, **SMALL | inputs | equal)
+    config = AutoConfig.for_model(f"{kind}_assistant", text_config=text, **{"backbone_hidden_size": 32} | more)
+    model = random_model(config, seed=1, sharpness=2.0)
+    if model.masked_embedding is not None:
+        model.masked_embedding.token_ordering.copy_(torch.randperm(vocab))
+    model.save_pretrained(folder)
+    return str(folder)
+
+
+@torch.inference_mode()
+def drafted(target, assistant, tokens, count):
+    """What transformers drafts after a text that the target read without a cache."""
+    assistant.generation_config.num_assistant_tokens = count
+    settings = GenerationConfig(max_length=1000)
+    generator = SinglePositionMultiTokenCandidateGenerator(assistant, target.get_input_embeddings(), settings)
+    asked = {"output_hidden_states": True, "return_shared_kv_states": True, "use_cache": False}
+    output = target(torch.tensor([tokens[:-1]]), **asked)
+    return generator.get_candidates(torch.tensor([tokens]), {}, output, False, 0)[0][0, len(tokens) :].tolist()
+
+
+CASES = [("shared", True), ("keys-are-values", False), pytest.param("unified", False, marks=pytest.mark.slow)]
+
+
+@pytest.mark.parametrize(("family", "ordered"), CASES)
+def test_greedy_drafts_are_those_of_transformers(family, ordered, tmp_path):
+    loaded, trace = target_of(family), TraceObserver()
+    model = write(tmp_path, family, **(CLUSTERS if ordered else {}))
+    texts = [list(prompt) for prompt in PROMPTS]
+    drafter = AssistantDrafter(AssistantConfig(model=model), loaded.info())
+    decoder = Decoder(loaded, drafter, gamma=Gamma(3, 2, 3, 0, 3), temperature=0, strict=True)
+    decoder.generate(PROMPTS, max_new_tokens=16, ignore_eos=True, observers=[trace])
+    for report in trace.reports:
+        for text, draft, new in zip(texts, report.draft_tokens, report.outcome.committed, strict=True):
+            if draft:
+                assert list(draft) == drafted(loaded.model, drafter.assistant.model, text, len(draft))
+            text += new
+    assert len({draft for report in trace.reports for draft in report.draft_tokens}) > 9
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory):
+    """A target whose continuations can be enumerated, and its assistant."""
+    folder = tmp_path_factory.mktemp("assistant")
+    vocab = lossless.VOCAB
+    return target_of(vocab=vocab, sharpness=0.8), write(folder, vocab=vocab, **CLUSTERS | {"num_centroids": 6})
+
+
+def test_drafts_leave_the_distribution_as_it_is(small):
+    target, model = small
+    settings = lossless.SETTINGS["temperature-0.7"]
+    drafter = {"name": "assistant", "model": model}
+    decoder = Decoder(target, drafter, gamma=Gamma(3, 1, 2), sampling=settings, strict=True)
+    expected = lossless.enumerate_continuations(target, settings)
+    assert lossless.doubled_p_value(decoder, expected, 1600) > 1e-4
+
+
+CHECKS = ("hidden_states_declared", "rollback", "rows_independent", "draft_sampled_from_q")
+SLOW = ("target_unchanged", "inside_hierarchy", "replay_equals_live", "many_steps", "full_capacity")
+
+
+@pytest.mark.parametrize("check", [*CHECKS, *(pytest.param(check, marks=pytest.mark.slow) for check in SLOW)])
+def test_the_drafter_passes_the_kit(small, check):
+    loaded, model = small
+    state = model_state(loaded.model, loaded.tokenizer, loaded.features)
+    target = TinyTarget("decoder-only", loaded, loaded.info(), state)
+    said = {"config": AssistantConfig, "targets": property(lambda kit: (target,))}
+    kit = kit_of(DrafterKit, lambda info: AssistantDrafter(AssistantConfig(model=model), info), **said)
+    assert failure_of(kit, check) is None
+
+
+@pytest.mark.parametrize(
+    ("sizes", "change", "said"),
+    [
+        ({"backbone_hidden_size": 24}, {}, "hidden states of size 24"),
+        ({"vocab": V + 1}, {}, "a vocabulary of 41"),
+        ({}, {"post_projection.weight": None}, "lacks the weights post_projection"),
+        ({}, {"pre_projection.weight": torch.ones(2, 2)}, r"pre_projection.weight is \(2, 2\)"),
+    ],
+)
+def test_an_assistant_that_does_not_fit_is_refused(sizes, change, said, tmp_path):
+    path = tmp_path / "model.safetensors"
+    write(tmp_path, **sizes)
+    tensors = {name: weight for name, weight in (load_file(path) | change).items() if weight is not None}
+    save_file(tensors, path, {"format": "pt"})
+    with pytest.raises(ModelError, match=said):
+        AssistantDrafter(AssistantConfig(model=str(tmp_path)), target_of().info())
+
+
+def test_other_models_targets_and_versions_are_refused(small, tmp_path, monkeypatch):
+    target, model = small
+    llama = tiny_model("llama", lossless.VOCAB, hidden_size=32)
+    llama.save_pretrained(tmp_path)
+    with pytest.raises(ModelError, match="a model of type 'llama'"):
+        read_assistant(str(tmp_path), target.info())
+    with pytest.raises(ModelError, match="this target is a LlamaForCausalLM"):
+        read_assistant(model, wrap_model(llama).info())
+    with pytest.raises(ModelError, match="not loaded"):
+        read_assistant(model, replace(target.info(), model=None))
+    monkeypatch.setattr(transformers.Gemma4AssistantForCausalLM, "__init__", fails)
+    with pytest.raises(ModelError, match=r"cannot build .*: the set of layer types.*5\.22\.2 does"):
+        read_assistant(model, target.info())
+
+
+def fails(self, config):
+    raise ValueError("the set of layer types differs")
