@@ -40,6 +40,7 @@ from specdec_core.interface import (
 from specdec_core.models import LoadedModel, ModelSession
 from specdec_core.models.prefix_cache import PrefixCache
 from specdec_core.models.run.encoder import Encoded
+from specdec_core.models.run.prompt_inputs import PromptInputs
 from specdec_core.sampling.constraints import Constraints
 from specdec_core.sampling.generators import RowGenerators
 from specdec_core.sampling.logits import LogitsToProbs
@@ -164,6 +165,7 @@ def open_batch(
     stops: StopRule,
     rule: AcceptanceRule,
     encoded: Encoded | None = None,
+    prompt: PromptInputs | None = None,
     constraints: Constraints | None = None,
     cache: PrefixCache | None = None,
     snapshots: int = 1,
@@ -182,6 +184,7 @@ def open_batch(
         stops: Decides when a sequence ends.
         rule: Verifies drafts.
         encoded: What the model's encoder gave for the sources, if it has run; see `ModelSession`.
+        prompt: What the model's first pass reads instead of the ids of the prompts; see `ModelSession`.
         constraints: Those of the target's texts; None at the levels below.
         cache: Opens the model's cache, and keeps it; None to free it with the batch.
         snapshots: How many steps a recurrent model may be rolled back.
@@ -215,6 +218,7 @@ def open_batch(
             encoded=encoded,
             hidden_layers=layers,
             snapshots=snapshots,
+            prompt=prompt,
         )
     proposer = context.open_drafting(drafter, gamma, info, batch_info)
     oracle = ModelOracle(

@@ -20,7 +20,6 @@ from specdec_core.interface import ConfigError, TokenTree
 from specdec_core.interface.settings import SamplingSettings
 from specdec_core.models import load_model, wrap_model
 from specdec_core.testing.harness.tiny_target import uncached_logits
-from tests.generation.families import build
 from tests.generation.shapes import Recorder
 from tests.lossless import EOS, VOCAB, p_value
 from tests.tiny import FAMILIES, tiny_model
@@ -442,10 +441,7 @@ UNSUPPORTED = {
     "output_attentions": True,
     "synced_gpus": True,
     "prefill_chunk_size": 2,
-    "position_ids": torch.arange(5).expand(3, 5) + 1,
     "token_type_ids": torch.zeros(3, 5, dtype=torch.long),
-    "pixel_values": torch.zeros(3, 3, 4, 4),
-    "head_mask": torch.ones(2, 4),
 }
 """One for each place where they are looked for; `tests.generation` passes others."""
 REFUSED = {
@@ -475,34 +471,6 @@ def test_what_cannot_be_honoured_is_refused(case, monkeypatch):
     settings = {**batch(model), "max_new_tokens": 4, "do_sample": False, "pad_token_id": 0, **asked}
     with pytest.raises(ConfigError, match=message):
         model.generate(custom_generate=function, **settings)
-
-
-# --- multimodal models, with text
-
-
-@pytest.mark.parametrize("kind", ["llava", "gemma3", "qwen2_vl"])
-def test_a_multimodal_model_takes_text_and_no_image(kind):
-    model = build(kind)
-    settings = {**batch(model), "max_new_tokens": 12, "do_sample": False, "eos_token_id": None, "pad_token_id": 0}
-    # What the model's processor says of a prompt without images.
-    marks = {"token_type_ids" if kind == "gemma3" else "mm_token_type_ids": torch.zeros(3, 5, dtype=torch.long)}
-    if kind == "llava":
-        marks = {}
-    expected = model.generate(**settings, **marks).tolist()
-    if kind == "qwen2_vl":  # left behind by a call with images
-        model.model.rope_deltas = torch.full((3, 1), -7)
-    drafter = MostlyRight([row[begin:] for row, begin in zip(expected, (2, 0, 1), strict=True)])
-    function = generate_with(drafter=drafter, gamma=Gamma(4, 1, 3), strict=True)
-    assert model.generate(**settings, **marks, custom_generate=function).tolist() == expected
-    assert function.metrics.target_calls < 12
-    # transformers reads images before it calls us.
-    images = {"image_grid_thw": torch.tensor([[1, 2, 2]])} if kind == "qwen2_vl" else {}
-    pixels = torch.zeros(4, 1176) if kind == "qwen2_vl" else torch.zeros(1, 3, 28, 28)
-    given = {"pixel_values": pixels, **images, "max_new_tokens": 4}
-    with pytest.raises(
-        ConfigError, match="generate_with: pixel_values was given, which is not supported: prompts"
-    ):
-        model.generate(torch.tensor([[39, 39, 39, 39, 5]]), custom_generate=function, **given)
 
 
 # --- libraries on top

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import runpy
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from specdec_core.sampling.logits import LogitsToProbs
 from specdec_core.testing import DrafterKit
 from tests.conformance import failures, kit_of
 from tests.docs.pages import PAGES, ROOT, blocks, name, outputs
+from tests.multimodal import IMAGE, build, prompts
 from tests.serving.vllm_runner import Runner, vllm_config
 from tests.tiny import tiny_model
 
@@ -96,6 +98,16 @@ def test_the_lines_with_qwen_give_the_targets_own_tokens(hub):
     alone = model.generate(ids, max_new_tokens=64, do_sample=False)
     assert result.tokens == tuple(alone[0, ids.shape[1] :].tolist())
     assert 0 < result.metrics.alpha < 1
+
+
+def test_the_lines_with_an_image_give_the_tokens_of_plain_generate(monkeypatch):
+    """docs/examples/images.py, with what its processor would give."""
+    model, inputs = build("qwen3_vl"), prompts("qwen3_vl", [[5, IMAGE, 6, 7]])
+    processor = SimpleNamespace(apply_chat_template=lambda *_, **__: inputs, decode=lambda ids, **_: ids)
+    monkeypatch.setattr("transformers.AutoProcessor.from_pretrained", lambda _: processor)
+    monkeypatch.setattr("transformers.AutoModelForImageTextToText.from_pretrained", lambda _: model)
+    ran = runpy.run_path(str(EXAMPLES / "images.py"))
+    assert ran["ids"].equal(model.generate(**inputs, max_new_tokens=64, do_sample=False))
 
 
 def test_the_script_of_the_cookbook_gives_the_tokens_of_plain_generate(hub):

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 import transformers
 
+import tests.multimodal
 from specdec_core.testing.harness.tiny_target import random_model
 
 VOCAB = 40
@@ -29,15 +30,6 @@ BOTH_SIDES = {f"{side}_{what}": size for side in ("encoder", "decoder") for what
 SEQ2SEQ = {**BOTH_SIDES, "d_model": 32, "max_position_embeddings": 128, "decoder_start_token_id": 2}
 T5 = {"d_model": 32, "d_kv": 8, "d_ff": 48, "num_layers": 2, "num_heads": 4, "decoder_start_token_id": 0}
 NO_FORCED_END = {"forced_eos_token_id": None}
-VISION = {
-    "hidden_size": 32,
-    "intermediate_size": 48,
-    "num_hidden_layers": 1,
-    "num_attention_heads": 2,
-    "image_size": 28,
-    "patch_size": 14,
-}
-
 DECODERS = {
     "bloom": ("Bloom", {"hidden_size": 32, "n_layer": 2, "n_head": 4}),
     "codegen": ("CodeGen", {**N_SIZES, "rotary_dim": 4}),
@@ -125,7 +117,7 @@ FAMILIES = (*DECODERS, *(f"{name}-causal" for name in CAUSAL_HALVES), *MULTIMODA
 def build(family: str) -> Any:
     """Build the model of a family, which is far from uniform and has no settings of its own for generation."""
     if family in MULTIMODAL:
-        model = _multimodal(family)
+        model = tests.multimodal.build(family)
     else:
         name, settings = (DECODERS | ENCODER_DECODERS)[family.removesuffix("-causal")]
         config_name = "Gemma3TextConfig" if family == "gemma3_text" else f"{name}Config"
@@ -152,34 +144,3 @@ def noisy(model: Any) -> Any:
             if weight.dim() > 1:
                 weight.add_(0.1 * weight.std() * torch.randn_like(weight))
     return copy
-
-
-def _multimodal(family: str) -> Any:
-    ids, image = IDS | {"tie_word_embeddings": False}, {"image_token_index": VOCAB - 1}
-    if family == "gemma3":
-        text = transformers.Gemma3TextConfig(**SIZES, **ids, sliding_window=64)
-        vision = transformers.SiglipVisionConfig(**VISION)
-        config = transformers.Gemma3Config(text_config=text, vision_config=vision, mm_tokens_per_image=4, **image)
-    elif family == "llava":
-        vision = transformers.CLIPVisionConfig(**VISION)
-        config = transformers.LlavaConfig(
-            text_config=transformers.LlamaConfig(**SIZES, **ids), vision_config=vision, **image
-        )
-    elif family == "mistral3":
-        text, vision = (
-            transformers.MistralConfig(**SIZES, **ids),
-            transformers.PixtralVisionConfig(**VISION, head_dim=16),
-        )
-        config = transformers.Mistral3Config(text_config=text, vision_config=vision, **image)
-    else:
-        rope = {"rope_type": "default", "mrope_section": [1, 1, 2], "rope_theta": 1e4}
-        vision = {"depth": 1, "embed_dim": 32, "hidden_size": 32, "num_heads": 2, "mlp_ratio": 2, "patch_size": 14}
-        tokens = {
-            f"{name}_token_id": VOCAB - 1 - n
-            for n, name in enumerate(("image", "video", "vision_start", "vision_end"))
-        }
-        config = transformers.Qwen2VLConfig(
-            text_config={**SIZES, **ids, "rope_parameters": rope}, vision_config=vision, **tokens
-        )
-    kinds = {"gemma3": "Gemma3", "llava": "Llava", "mistral3": "Mistral3", "qwen2_vl": "Qwen2VL"}
-    return random_model(config, kind=getattr(transformers, f"{kinds[family]}ForConditionalGeneration"))

@@ -22,6 +22,7 @@ from specdec_core.decoding.custom_generate.processors import Padding
 from specdec_core.interface import ConfigError
 from specdec_core.models import LoadedModel
 from specdec_core.models.run.encoder import Encoded
+from specdec_core.models.run.prompt_inputs import PromptInputs
 
 UNSUPPORTED: Mapping[str, str] = {
     "num_beams": "beam search. `Decoder.generate(..., beams=...)` has it, with a drafter",
@@ -40,18 +41,13 @@ UNSUPPORTED: Mapping[str, str] = {
     "cache_implementation": "quantized and offloaded caches. The cache has the model's dtype and device",
     "prefill_chunk_size": "it reads a prompt in one forward pass. Leave it out",
     "past_key_values": "it fills a cache that can be rolled back. Pass all ids as `input_ids`",
-    "position_ids": "positions count the tokens of a row from 0. Leave it out",
     "inputs_embeds": "drafters need the ids of the prompt. Pass `input_ids`",
     "decoder_inputs_embeds": "drafters need the ids of the prompt. Pass `decoder_input_ids`",
-    "token_type_ids": "it passes token ids and masks to the model. Leave it out: "
-    "`tokenizer(..., return_token_type_ids=False)`. Zeros, which mark text, are accepted for Gemma 3",
-    "mm_token_type_ids": "it marks images, and prompts are text. Zeros, which mark text, are accepted",
-    "pixel_values": "prompts are text. Use plain `generate` for images, video and audio",
 }
 """Arguments of `generate` that raise, each with the reason and what to do instead; docs/transformers.md has them.
 
 `num_beams` raises above 1, `guidance_scale` at other values than 1, `cache_implementation` for the caches that are
-named, `position_ids` and `past_key_values` for others than those that `generate` makes itself.
+named, `past_key_values` for others than those that `generate` makes itself.
 """
 
 _NOT_SUPPORTED = " was given, which is not supported: "
@@ -66,8 +62,6 @@ _OF_MODES = (
     *("penalty_alpha", "dola_layers", "constraints", "force_words_ids"),
 )
 """Arguments that choose another mode than these."""
-_ZEROS_ARE_TEXT = {"token_type_ids": ("gemma3", "gemma3n"), "mm_token_type_ids": None}
-"""Arguments whose zeros mark text, as the model assumes without them; and the model types, where not all do."""
 
 
 @dataclass(frozen=True)
@@ -79,6 +73,7 @@ class Call:
         rows: The same without padding.
         sources: With an encoder, what it reads, without padding.
         encoded: With an encoder, what it gave.
+        prompt: Without an encoder, what the first pass reads if it is more than text; else None.
         padding: Of `ids`.
         config: The generation config, completed.
         processors: The logits processors, completed.
@@ -90,6 +85,7 @@ class Call:
     rows: list[list[int]]
     sources: list[list[int]] | None
     encoded: Encoded | None
+    prompt: PromptInputs | None
     padding: Padding
     config: GenerationConfig
     processors: LogitsProcessorList
@@ -155,7 +151,7 @@ def read_call(
         ConfigError: Something was asked for that this loop does not do.
     """
     given = hidden.get("kwargs", arguments)
-    problems = [*_config_problems(config, hidden), *_argument_problems(loaded, arguments, given)]
+    problems = [*_config_problems(config, hidden), *_argument_problems(loaded, arguments)]
     if problems:
         raise ConfigError("\n".join(f"generate_with: {problem}" for problem in problems))
     name = "decoder_attention_mask" if loaded.encoder_decoder else "attention_mask"
@@ -163,17 +159,19 @@ def read_call(
     if given.get(name) is None:
         name += f", which `generate` made from pad_token_id={config.pad_token_id} (pass one to keep these ids),"
     rows = _unpadded(ids, mask, name)
-    _check_positions(ids, mask, arguments.get("position_ids"))
     pad = config._pad_token_tensor
     left = [row[: ids.shape[1] - len(text)] for row, text in zip(ids.tolist(), rows, strict=True)]
-    sources = encoded = None
+    sources = encoded = prompt = None
     if loaded.encoder_decoder:
         sources, encoded = _read_encoder(ids, inputs, arguments)
+    elif of_prompts(arguments) or not _counted(ids, mask, arguments.get("position_ids")):
+        prompt = PromptInputs(ids, arguments)
     call = Call(
         ids=ids,
         rows=rows,
         sources=sources,
         encoded=encoded,
+        prompt=prompt,
         padding=Padding(left, 0 if pad is None else int(pad)),
         config=config,
         processors=processors,
@@ -213,25 +211,12 @@ def _config_problems(config: GenerationConfig, hidden: Mapping[str, Any]) -> Ite
         yield "max_length is missing; pass max_new_tokens."
 
 
-def _argument_problems(
-    loaded: LoadedModel, arguments: Mapping[str, Any], given: Mapping[str, Any]
-) -> Iterator[str]:
-    for name, value in arguments.items():
-        if value is None or name in _UNUSED or name in _READ or name in _IN_CONFIG:
-            continue
-        if name == "mm_encoder_outputs":  # made of the images; `generate` passes an empty mapping without any
-            if value:
-                # What the encoder has read is among the arguments no more.
-                read = [one for one in given if one == name or (one not in arguments and "pixel_values" in one)]
-                yield f"{' and '.join(read) or name}{_NOT_SUPPORTED}{UNSUPPORTED['pixel_values']}."
-        elif _marks_text(loaded, name, value):
-            continue
-        elif name in UNSUPPORTED:
+def _argument_problems(loaded: LoadedModel, arguments: Mapping[str, Any]) -> Iterator[str]:
+    for name in of_prompts(arguments):
+        if name in UNSUPPORTED:
             yield _unsupported(name)
-        else:
-            takes = "input_ids and attention_mask"
-            if loaded.encoder_decoder:
-                takes = "input_ids, attention_mask, encoder_outputs and decoder_input_ids"
+        elif loaded.encoder_decoder:
+            takes = "input_ids, attention_mask, encoder_outputs and decoder_input_ids"
             yield f"{name}{_NOT_SUPPORTED}it passes {takes} to the model, and nothing else."
     cache = arguments.get("past_key_values")
     # transformers 5.23 marks a cache that it has not made itself.
@@ -239,10 +224,11 @@ def _argument_problems(
         yield _unsupported("past_key_values")
 
 
-def _marks_text(loaded: LoadedModel, name: str, value: Any) -> bool:
-    """Return whether an argument says of each token that it is text, as processors of multimodal models do."""
-    kinds = _ZEROS_ARE_TEXT.get(name, ())
-    return (kinds is None or loaded.model.config.model_type in kinds) and not torch.as_tensor(value).any()
+def of_prompts(arguments: Mapping[str, Any]) -> list[str]:
+    """Return which arguments say more of the prompts than their ids and masks: images, marks of tokens."""
+    known = _UNUSED | _READ | _IN_CONFIG
+    # Without images, `generate` passes an empty mapping of what encoders gave.
+    return [name for name, value in arguments.items() if name not in known and value is not None and value != {}]
 
 
 def _unpadded(ids: Tensor, mask: Tensor | None, name: str, *, right: bool = False) -> list[list[int]]:
@@ -272,8 +258,8 @@ def _unpadded(ids: Tensor, mask: Tensor | None, name: str, *, right: bool = Fals
     return rows
 
 
-def _check_positions(ids: Tensor, mask: Tensor | None, positions: Tensor | None) -> None:
-    """Reject positions that do not count the tokens of a row.
+def _counted(ids: Tensor, mask: Tensor | None, positions: Tensor | None) -> bool:
+    """Return whether positions count the tokens of a row.
 
     Args:
         ids: `[B, L]`.
@@ -281,14 +267,10 @@ def _check_positions(ids: Tensor, mask: Tensor | None, positions: Tensor | None)
         positions: `[B, L]` or `[1, L]`; `[A, B, L]` with A axes for images, which all count the same in a text.
     """
     if positions is None:
-        return
+        return True
     real = torch.ones_like(ids) if mask is None else mask.to(ids.device).long()
-    counted = real.cumsum(dim=1) - 1
-    if positions.shape[-1] == ids.shape[1] and positions.shape[-2] in (1, len(ids)):
-        wrong = (positions.to(ids.device) != counted) & real.bool()
-        if not wrong.any():
-            return
-    raise ConfigError(f"generate_with: {_unsupported('position_ids')}")
+    wrong = (positions.to(ids.device) != real.cumsum(dim=1) - 1) & real.bool()
+    return not wrong.any()
 
 
 def _read_encoder(

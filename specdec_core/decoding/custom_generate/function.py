@@ -26,7 +26,7 @@ from specdec_core.decoding.arguments import (
 )
 from specdec_core.decoding.batch_loop import steps_of
 from specdec_core.decoding.counts import Metrics, RequestMetrics
-from specdec_core.decoding.custom_generate.call import Call, hidden_arguments, read_call
+from specdec_core.decoding.custom_generate.call import Call, hidden_arguments, of_prompts, read_call
 from specdec_core.decoding.custom_generate.columns import Columns
 from specdec_core.decoding.custom_generate.processors import PreparedProcessors
 from specdec_core.decoding.guard import PluginGuard
@@ -36,7 +36,9 @@ from specdec_core.decoding.step import Batch
 from specdec_core.interface import ConfigError, Drafter, ModelError, SessionInfo
 from specdec_core.interface.settings import SamplingSettings
 from specdec_core.models import LoadedModel, wrap_model
+from specdec_core.models.load.probe import prompt_difference
 from specdec_core.models.loaded import vocab_size_of
+from specdec_core.models.run.prompt_inputs import PromptInputs
 from specdec_core.sampling.generators import RowGenerators
 from specdec_core.sampling.logits import LogitsToProbs, with_token_ids
 from specdec_core.verification import SpeculativeSampling
@@ -92,6 +94,7 @@ class GenerateWith:
         self._strict = strict
         self._lock = Lock()
         self._known: dict[tuple[Any, ...], tuple[LoadedModel, Drafter | None]] = {}
+        self._proved: set[tuple[int, frozenset[str]]] = set()
         self.metrics = Metrics()
 
     def __repr__(self) -> str:
@@ -140,6 +143,8 @@ class GenerateWith:
             arguments=model_kwargs,
             hidden=hidden,
         )
+        if call.prompt is not None:
+            self._prove(loaded, call.prompt, call.rows)
         columns, metrics, requests = self._decode(loaded, drafter, call)
         with self._lock:
             self.metrics += metrics
@@ -163,6 +168,18 @@ class GenerateWith:
                 drafter = None if self._drafter is None else make_drafter(loaded, self._drafter)
                 self._known[key] = loaded, drafter
             return self._known[key]
+
+    def _prove(self, loaded: LoadedModel, prompt: PromptInputs, rows: Sequence[Sequence[int]]) -> None:
+        """Reject inputs that the model reads in later passes, too, in the first call that has them."""
+        names = of_prompts(prompt.arguments) or ["position_ids"]
+        key = id(loaded), frozenset(names)
+        if key not in self._proved and (reason := prompt_difference(loaded, prompt, rows)) is not None:
+            raise ConfigError(
+                f"generate_with: {', '.join(names)} was given, which is read with the prompt only, but then the "
+                f"logits of {loaded.name} after it are not those of plain `generate` ({reason}), so decoding "
+                "would not be exact. Leave it out, or use plain `generate`."
+            )
+        self._proved.add(key)
 
     def _decode(
         self, target: LoadedModel, drafter: Drafter | None, call: Call
@@ -199,6 +216,7 @@ class GenerateWith:
                 stops=StopRule(call.eos_ids),
                 rule=self._rule or SpeculativeSampling(),
                 encoded=call.encoded,
+                prompt=call.prompt,
             )
 
         pad_id = call.padding.pad_id if call.pads else None

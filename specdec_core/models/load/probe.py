@@ -19,6 +19,7 @@ from specdec_core.models.device import inference_only
 from specdec_core.models.load.checkpoint import check_complete, quiet_loading, without_progress_bar
 from specdec_core.models.loaded import TESTED_ATTENTION, LoadedModel, attention_of, inspect_family
 from specdec_core.models.run.model_session import ModelSession
+from specdec_core.models.run.prompt_inputs import PromptInputs
 
 TESTED_FAMILIES = frozenset({"gpt2", "llama", "qwen3", "mistral", "gemma3_text", "t5", "bart"})
 """Values of `model_type` that the test suite compares with uncached forward passes."""
@@ -208,6 +209,28 @@ def _tree_is_right(loaded: LoadedModel) -> bool:
         relative_error(given, uncached_logits(loaded, tokens, source)) <= tolerance(loaded, given.dtype)
         for given, tokens in pairs
     )
+
+
+def prompt_difference(loaded: LoadedModel, prompt: PromptInputs, rows: Sequence[Sequence[int]]) -> str | None:
+    """Compare the first passes of a batch with those of plain `generate`.
+
+    Args:
+        loaded: The model.
+        prompt: What the first of them reads.
+        rows: The ids of the prompts, without padding.
+
+    Returns:
+        How the logits are wrong, or None if they are right.
+    """
+    tokens, expected = prompt.plain(loaded.model, 3)
+    try:
+        session = ModelSession(loaded, len(rows), max(map(len, rows)) + 2, prompt=prompt)
+        first = session.forward(rows)
+        logits = torch.cat([first, session.forward(tokens[:, :1].tolist(), tokens[:, 1:2])], dim=1)
+    except FAILURES as error:
+        return f"{type(error).__name__}: {error}"
+    found, allowed = relative_error(logits, expected), tolerance(loaded, logits.dtype)
+    return None if found <= allowed else f"relative error {found:.1e}, tolerance {allowed:.0e}"
 
 
 def relative_error(logits: Tensor, expected: Tensor) -> float:

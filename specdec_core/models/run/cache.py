@@ -30,6 +30,7 @@ class WritePlan(NamedTuple):
         slots: `[B, T]` int64, the slot of each new token, if rows start at different slots; else None.
         rows: `[B]` int64, which rows of `batch` take part, if they are not neighbors; None for all. Requires
             `slots`.
+        first: Whether it is the first pass, which attends to its own tokens as they are, padding included.
     """
 
     batch: slice
@@ -37,6 +38,7 @@ class WritePlan(NamedTuple):
     end: int
     slots: Tensor | None = None
     rows: Tensor | None = None
+    first: bool = False
 
 
 class SlotLayer(CacheLayerMixin):  # type: ignore[misc]  # transformers is not typed
@@ -84,6 +86,8 @@ class SlotLayer(CacheLayerMixin):  # type: ignore[misc]  # transformers is not t
         """Write new keys and values `[B, H, T, D]` in place; return those of slots `0 .. end - 1`."""
         self.write(key_states, value_states)
         plan = self._owner.plan
+        if plan.first:
+            return key_states, value_states
         seen = [states[plan.batch, :, : plan.end] for states in (self.keys, self.values)]
         keys, values = seen if plan.rows is None else [states[plan.rows.to(states.device)] for states in seen]
         return keys, values

@@ -153,7 +153,7 @@ class ModelForward:
         if memory is None:
             # Without positions, no layer attends to others.
             inputs = {"position_ids": positions, "attention_mask": masks} if self._family.takes_positions else {}
-            return self.run(cache, None, tokens, plan, keep, **inputs, **extra)
+            return self.run(cache, None, tokens, plan, keep, **(inputs | extra))
         with self._position_patch(positions, keys):
             return self.run(cache, memory, tokens, plan, keep, decoder_attention_mask=masks)
 

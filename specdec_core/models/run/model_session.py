@@ -20,6 +20,7 @@ from specdec_core.models.run.cached_tree import CachedTree
 from specdec_core.models.run.encoder import Encoded, EncoderMemory
 from specdec_core.models.run.forward import ModelForward, Output, check_ready
 from specdec_core.models.run.placement import Block, Placement
+from specdec_core.models.run.prompt_inputs import PromptInputs
 from specdec_core.models.run.recurrent import RecurrentCache
 
 MOST_UNCACHED = 16
@@ -42,6 +43,7 @@ class ModelSession:
             `LAST_HIDDEN`, the states that the output embedding read in the last forward pass are kept in `hidden`.
         snapshots: How many snapshots of a recurrent state are kept, each before a draft that was rolled back, or
             may be.
+        prompt: What the first pass reads instead of the ids of the prompts; it drafts nothing.
 
     Raises:
         ModelError: The model is in training mode or has no weights, or a source is longer than it supports.
@@ -66,6 +68,7 @@ class ModelSession:
         encoded: Encoded | None = None,
         hidden_layers: Sequence[int] = (),
         snapshots: int = 1,
+        prompt: PromptInputs | None = None,
     ) -> None:
         check_ready(loaded)
         self._loaded = loaded
@@ -87,6 +90,8 @@ class ModelSession:
             self._cache = SlotCache(batch_size, capacity)
         else:
             self._cache = self._passes.cache(batch_size, capacity, layers)
+        self._prompt = prompt
+        self._shift = None if prompt is None or prompt.shift is None else moved(prompt.shift, self.device)
         self._memory = EncoderMemory(loaded, sources, encoded) if loaded.encoder_decoder else None
         self._tree: CachedTree | None = None
         self._placement = Placement(self.device)
@@ -134,8 +139,9 @@ class ModelSession:
         """Return whether so many uncached tokens of a row are to be read without a draft behind them.
 
         A recurrent model reads them again after each rejection, and caches them with a pass that drafts nothing.
+        So does the first pass of `prompt`.
         """
-        return self._family.recurrent and uncached > MOST_UNCACHED
+        return self._prompt is not None or (self._family.recurrent and uncached > MOST_UNCACHED)
 
     @inference_only
     def resume(self, rows: Sequence[int], lengths: Sequence[int], capacity: int) -> None:
@@ -299,7 +305,10 @@ class ModelSession:
             assert self._family.ragged, "the model takes no states"
             block = block._replace(inputs={"states": states})
         self.calls += 1
-        if parents is not None and block.draft:
+        if self._prompt is not None:
+            assert not block.draft, "the first pass drafts nothing"
+            output = self._run_first(self._prompt, max(block.counts))
+        elif parents is not None and block.draft:
             output = self._run_ragged(block, self._grown_tree(uncached, block, parents))
         elif (replayed := self._replay(block)) is not None:
             output = replayed
@@ -307,7 +316,9 @@ class ModelSession:
             output = self._run_with_states(self._cache, block, list(map(len, uncached)))
         elif not any(block.padding) and min(block.counts) > 0 and len(set(self.lengths)) == 1:
             plan = WritePlan(slice(None), self.lengths[0], self.lengths[0] + block.tokens.shape[1])
-            output = self._run(block.tokens, plan, block.keep, **block.inputs)
+            output = self._run(
+                block.tokens, plan, block.keep, **self._positions(plan, range(len(self.lengths))), **block.inputs
+            )
         elif self._family.ragged:
             output = self._run_ragged(block)
         else:
@@ -399,6 +410,33 @@ class ModelSession:
         self._tree, nodes = self._tree.extended(moved(parents, self.device), drafted)
         return self._tree, nodes
 
+    def _run_first(self, prompt: PromptInputs, longest: int) -> Output:
+        """Run the first pass as plain `generate` does: all rows together, padded on the left."""
+        assert self._cache is not None, "the session is closed"
+        self._prompt = None
+        self._cache.reserve(longest)
+        slots = moved(prompt.slots(self._cache.capacity), self.device)
+        plan = WritePlan(slice(None), 0, longest, slots, first=True)
+        inputs = prompt.first_pass(self._loaded.model, self._cache)
+        return self._run(inputs.pop("input_ids"), plan, 1, **inputs)
+
+    def _positions(self, plan: WritePlan, rows: Sequence[int]) -> dict[str, Tensor]:
+        """Return the argument for the positions of rows that start at the same slot, if the model takes it.
+
+        Without it some count from 0 in each pass, or go on after the images of another call.
+        """
+        if not (self._family.takes_positions and (self._family.ragged or self._family.recurrent)):
+            return {}
+        positions = self._placement.keys(plan.end)[plan.start :].expand(len(rows), -1)
+        return {"position_ids": self._shifted(positions, rows)}
+
+    def _shifted(self, positions: Tensor, rows: Sequence[int] | None) -> Tensor:
+        """Return positions `[B, T]` as the model counts them after its prompt, `[A, B, T]` on several axes."""
+        if self._shift is None:
+            return positions
+        shift = self._shift if rows is None else self._shift[..., list(rows)]
+        return (positions + shift[..., None]).clamp(min=0)
+
     def _run_ragged(
         self, block: Block, grown: tuple[CachedTree, Tensor] | None = None, rows: Sequence[int] | None = None
     ) -> Output:
@@ -419,8 +457,11 @@ class ModelSession:
             placed.visible[:, -block.draft :] = visible
             placed.positions[:, -block.draft :] = positions * placed.real[:, -block.draft :]
         where = {"positions": placed.positions, "visible": placed.visible, "keys": keys}
+        inputs = dict(block.inputs)
+        if self._shift is not None:
+            inputs["position_ids"] = self._shifted(placed.positions, rows)
         return self._forward.run_ragged(
-            self._cache, self._memory, block.tokens, plan, block.keep, **where, **block.inputs
+            self._cache, self._memory, block.tokens, plan, block.keep, **where, **inputs
         )
 
     def _run_with_states(self, cache: RecurrentCache, block: Block, heads: Sequence[int]) -> Output:
@@ -468,13 +509,10 @@ class ModelSession:
             output = self._run_ragged(Block(tokens, (0,) * count, (width,) * count, keep, 0), rows=rows)
         else:
             (start,) = starts
-            places = torch.arange(start, start + width, device=self.device)[None]
             plan = self._plan(rows, start, start + width)
             if plan.rows is not None:
-                plan = plan._replace(slots=places.expand(count, -1))
-            # Some count from 0 without positions.
-            given = self._family.recurrent and self._family.takes_positions
-            output = self._run(tokens, plan, keep, **({"position_ids": places} if given else {}))
+                plan = plan._replace(slots=self._placement.keys(plan.end)[start:].expand(count, -1))
+            output = self._run(tokens, plan, keep, **self._positions(plan, rows))
         if isinstance(self._cache, RecurrentCache):
             self._cache.keep()
         return output
