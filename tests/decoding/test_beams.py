@@ -29,6 +29,8 @@ from specdec_drafters.common.model_drafter import ModelDrafter
 from specdec_drafters.settings import TransformerConfig
 from specdec_drafters.transformer import TransformerDrafter
 from tests.catalogue import DRAFTERS, Catalogue
+from tests.models.hybrids import hybrid
+from tests.pairwise import some
 from tests.tiny import tiny_model
 from tests.toys import NO_CONFIG, CountingDrafter, TableDrafter, target_info
 
@@ -393,26 +395,28 @@ def test_a_row_of_the_drafter_is_told_of_its_own_nodes_only(ending, width):
 class Oracle(AutoregressiveDrafter):
     """Scores the next token with the target itself, and checks the hidden states that it is given."""
 
-    hidden_layers = (1,)
-
-    def __init__(self, loaded):
+    def __init__(self, loaded, layers=(1,), noise=0.0):
         super().__init__(NO_CONFIG, target_info(VOCAB))
-        self.loaded, self.compared = loaded, 0
+        self.loaded, self.hidden_layers, self.noise, self.compared = loaded, layers, noise, 0
 
     def logits(self, prefix):
-        return self.loaded.model(torch.tensor([list(prefix)], device=self.loaded.device)).logits[0, -1]
+        logits = self.loaded.model(torch.tensor([list(prefix)], device=self.loaded.device)).logits[0, -1]
+        drawn = torch.randn(VOCAB, generator=torch.Generator().manual_seed(sum(prefix)), dtype=logits.dtype)
+        return logits + self.noise * drawn.to(logits.device)
 
     def open(self, session):
         inner, propose = super().open(session), super().open(session).propose
 
         def checked(request):
-            rows = [row for row, most in zip(request.tokens, request.budget, strict=True) if most]
-            states = zip(rows, request.hidden_states[LAST_HIDDEN], request.hidden_states[1], strict=False)
-            for row, state, of_layer in states:
+            # Layers that have states compute in float32.
+            close = functools.partial(torch.testing.assert_close, atol=1e-5, rtol=1e-5)
+            known = enumerate(request.tokens if request.hidden_states else ())
+            for n, row in [(n, row) for n, row in known if request.budget[n]]:
                 ids = torch.tensor([row[:-1]], device=self.loaded.device)
                 expected = self.loaded.model.model(ids, output_hidden_states=True)
-                torch.testing.assert_close(state, expected.last_hidden_state[0, -1])
-                torch.testing.assert_close(of_layer[: len(row) - 1], expected.hidden_states[1][0])
+                close(request.hidden_states[LAST_HIDDEN][n], expected.last_hidden_state[0, -1])
+                for layer in {1}.intersection(self.hidden_layers):
+                    close(request.hidden_states[layer][n, : len(row) - 1], expected.hidden_states[layer][0])
                 self.compared += 1
             return propose(request)
 
@@ -427,6 +431,23 @@ def test_an_autoregressive_drafter_and_the_hidden_states_of_its_rows(device):
     ours, theirs = check(model, decoder, prompts(1), beams=3, max_new_tokens=9)
     assert (ours, theirs) == (4, 9)  # without a draft in the first step, which has no hidden states
     assert drafter.compared == 9
+
+
+@pytest.mark.parametrize("family", some(["qwen3_5", "nemotron_h", "lfm2"], 1))
+def test_beams_over_states_equal_those_of_generate(family):
+    model = hybrid(family, VOCAB, sharpness=2.0).double()
+    model.config.eos_token_id = model.generation_config.eos_token_id = None
+    target = wrap_model(model)
+    texts = [[3], *prompts(2, longest=40)]
+    check(model, Decoder(target, temperature=0), texts, beams=3)
+    for noise in (0.0, 0.03):
+        drafter = Oracle(target, (LAST_HIDDEN,), noise)
+        decoder = Decoder(target, drafter, gamma=2, temperature=0, strict=True)
+        ours, theirs = check(model, decoder, texts, beams=3, max_new_tokens=10)
+        assert ours < theirs
+        assert drafter.compared
+    with pytest.raises(ModelError, match="keep no outputs of single layers, and Oracle reads them"):
+        Decoder(target, Oracle(target), gamma=3, temperature=0).generate([3], beams=2)
 
 
 @pytest.mark.parametrize(

@@ -121,19 +121,15 @@ class ModelSession:
 
         Takes O(1) time: nothing is copied but a recurrent state, which does not grow with the text.
         """
-        self._settle(self.lengths, lengths)
-        self._tree = None
-
-    def _settle(self, old: Sequence[int], new: Sequence[int]) -> None:
-        """Roll rows of some lengths back to others."""
-        pairs = zip(old, new, strict=True)
+        pairs = zip(self.lengths, lengths, strict=True)
         cache = self._cache
         if isinstance(cache, RecurrentCache):
-            self._read = list(map(min, self.read, new))
+            self._read = list(map(min, self.read, lengths))
             self.lengths = [cache.settle(row, length, wanted) for row, (length, wanted) in enumerate(pairs)]
             self._drafting = [False] * len(self.lengths)
         else:
             self.lengths = [min(pair) for pair in pairs]
+        self._tree = None
 
     def too_many(self, uncached: int) -> bool:
         """Return whether so many uncached tokens of a row are to be read without a draft behind them.
@@ -156,8 +152,8 @@ class ModelSession:
         assert self._memory is None, "the rows of an encoder-decoder model have other sources"
         self._cache.resume(rows, capacity)
         self._read = None if self._read is None else [self._read[row] for row in rows]
-        self._settle([self.lengths[row] for row in rows], lengths)
-        self._tree = None
+        self.lengths = [self.lengths[row] for row in rows]
+        self.rollback(lengths)
 
     @inference_only
     def keep(self, paths: Sequence[Sequence[int]]) -> None:
