@@ -10,7 +10,7 @@ from types import ModuleType
 
 import pytest
 
-from specdec_core.registry import discovery, registry
+from specdec_core.registry import registry
 from specdec_core.registry.registry import Registry, default_registry
 
 TOYS = """
@@ -131,7 +131,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
         there = distributions(path=[str(folder)])
         return [*built_in, *(entry for dist in there for entry in dist.entry_points if entry.group == group)]
 
-    monkeypatch.setattr(discovery, "entry_points", entry_points)
+    monkeypatch.setattr(registry, "entry_points", entry_points)
     before = set(sys.modules)
     default_registry.cache_clear()
     yield Site(folder)

@@ -12,8 +12,7 @@ from specdec_core.decoding.observers import Observer
 from specdec_core.decoding.result import BatchResult
 from specdec_core.interface.settings import SamplingSettings
 from specdec_core.models import LoadedModel, wrap_model
-from specdec_core.testing.harness.enumeration import adjusted, continuations, sampled
-from specdec_core.testing.harness.statistics import UNREMARKABLE, p_of_sequences
+from specdec_core.testing.harness.enumeration import UNREMARKABLE, adjusted, continuations, p_of_sequences, sampled
 from specdec_core.testing.harness.tiny_target import EOS, PROMPT, VOCAB, uncached_logits
 from tests.tiny import tiny_model
 

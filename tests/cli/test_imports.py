@@ -19,13 +19,13 @@ CODE = """
 import importlib, sys
 from importlib.metadata import EntryPoint
 from typer.testing import CliRunner
-from specdec_core.registry import discovery
+from specdec_core.registry import registry
 from specdec_core.registry.registry import default_registry
 
 # Found without being installed, so that the test holds in a bare checkout.
 names = ("specdec_drafters", "specdec_plugins", "specdec_models")
 ours = [EntryPoint(name, f"{{name}}.plugin", "specdec") for name in names]
-discovery.entry_points = lambda group: ours
+registry.entry_points = lambda group: ours
 from specdec_core.cli.main import app
 
 def check(what, *libraries):

@@ -22,8 +22,7 @@ from specdec_core.interface.errors import ArgumentError
 from specdec_core.interface.settings import GenerationSettings, SamplingSettings
 from specdec_core.models import wrap_model
 from specdec_core.sampling.constraints import open_constraints
-from specdec_core.testing.harness.enumeration import adjusted
-from specdec_core.testing.harness.statistics import p_of_sequences
+from specdec_core.testing.harness.enumeration import adjusted, p_of_sequences
 from specdec_core.testing.harness.tiny_target import uncached_logits
 from tests.decoding.letters import AB, EOS, PROMPT, SPELLING, VOCAB, A, B, C, tiny_tokenizer
 from tests.drafters.hierarchies import hierarchy

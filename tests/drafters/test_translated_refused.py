@@ -14,7 +14,7 @@ from specdec_core.interface import LAST_HIDDEN, ConfigError, ModelError, PluginE
 from specdec_core.interface.errors import PluginWarning
 from specdec_core.interface.settings import SamplingSettings
 from specdec_core.models import wrap_model
-from specdec_core.offline.replay.forced import ForcedContext
+from specdec_core.offline.replay.text_oracle import ForcedContext
 from specdec_core.sampling.generators import RowGenerators
 from specdec_core.sampling.logits import LogitsToProbs
 from specdec_drafters.settings import TranslatedConfig

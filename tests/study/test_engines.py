@@ -12,7 +12,7 @@ from specdec_core.interface.errors import ConfigError, SpecdecError
 from specdec_core.offline.record.recording import RecordOptions, record_study
 from specdec_core.offline.replay.comparison import replay
 from specdec_core.study import compare, load_study
-from specdec_core.study.run.engine_figures import read_answer
+from specdec_core.study.run.engine_run import read_answer
 from tests.study.toy_study import Recorder as Quiet
 
 PROMPTS = ["import os", "def main():", "class A:", "return"]

@@ -6,7 +6,7 @@ from specdec_core.decoding.counts import Metrics, RequestMetrics, StepTimes
 from specdec_core.interface import ConfigError
 from specdec_core.study.run.finished_repeats import Output, Repeat
 from specdec_core.study.run.folder import StorageError
-from specdec_core.study.run.journal import Journal
+from specdec_core.study.run.study_session import Journal
 
 IDENTITY = {"settings": {"seed": 0, "model": "m"}, "runs": ["a"], "device": "cpu"}
 

@@ -12,7 +12,7 @@ from specdec_core.study.report.result_files import first_outputs, output_lines
 from specdec_core.study.report.summary import summarize
 from specdec_core.study.report.tables import by_task, quality_table, results_table
 from specdec_core.study.report.verdict import verdict
-from specdec_core.study.run import prepared, targets
+from specdec_core.study.run import prepared, runner
 from specdec_core.study.run.finished_repeats import Repeats
 from specdec_core.study.run.runner import run_study
 from tests.study.toy_study import Recorder, in_turn
@@ -272,7 +272,7 @@ PICKY = """
 
 
 def test_tasks_may_differ_in_their_target_and_a_run_may_fail_in_one(study, site, monkeypatch):
-    for module in (targets, prepared):
+    for module in (runner, prepared):
         monkeypatch.setattr(module, "describe_hardware", lambda target: f"for {target.vocab_size} words")
     site.install("specdec-picky", "picky_plugin", PICKY)
     loaded = study(TWO_TARGETS)

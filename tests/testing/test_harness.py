@@ -14,9 +14,14 @@ from scipy.stats import chisquare
 from specdec_core.interface.settings import SamplingSettings
 from specdec_core.testing import CheckFailure
 from specdec_core.testing.harness import enumeration
-from specdec_core.testing.harness.enumeration import continuations, require_distribution
+from specdec_core.testing.harness.enumeration import (
+    chi_square,
+    continuations,
+    p_of_groups,
+    p_of_sequences,
+    require_distribution,
+)
 from specdec_core.testing.harness.state import changed_globals, global_state, restored_globals
-from specdec_core.testing.harness.statistics import chi_square, p_of_groups, p_of_sequences
 from specdec_core.testing.harness.tiny_target import (
     EOS,
     PROMPT,

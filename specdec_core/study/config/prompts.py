@@ -12,8 +12,7 @@ from specdec_core.interface.files import input_path
 from specdec_core.models.chat_template import Turn, render_chat
 from specdec_core.registry.shipped import shipped_file
 from specdec_core.study.config.benchmarks import benchmark_rows, check_placeholders
-from specdec_core.study.config.messages import turns_of
-from specdec_core.study.config.prompt_file import PromptText, conversations, read_rows
+from specdec_core.study.config.prompt_file import PromptText, conversations, read_rows, turns_of
 from specdec_core.study.config.prompt_rows import Row, dataset_rows, file_rows, shuffled
 
 if TYPE_CHECKING:

@@ -17,8 +17,8 @@ from specdec_core.interface.settings import SamplingSettings
 from specdec_core.registry.nesting import nested_settings
 from specdec_core.testing.checks.drafter import ROWS, SETTINGS, DrafterChecks, Setting, numbers
 from specdec_core.testing.failures import CheckFailure
+from specdec_core.testing.harness.enumeration import SUSPICIOUS, UNREMARKABLE, p_of_groups
 from specdec_core.testing.harness.session_driver import CAPACITY, SessionDriver
-from specdec_core.testing.harness.statistics import SUSPICIOUS, UNREMARKABLE, p_of_groups
 from specdec_core.testing.harness.tiny_target import PROMPT, VOCAB, TinyTarget
 
 DRAFT_DEPTH = 4
