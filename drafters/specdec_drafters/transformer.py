@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
@@ -247,7 +247,8 @@ class TransformerTrainer(WeightsTrainer[Distillation]):
         if config.model is None:
             return new_model(target, *config.sizes, config.seed)
         settings = ModelSettings(model=config.model, dtype="float32", packed=False, compile=False)
-        drafter = load_draft_model(settings, target.info(), "transformer")
+        # Without the target itself, whose encoder the model would share and train.
+        drafter = load_draft_model(settings, replace(target.info(), model=None), "transformer")
         if target.tokenizer is not None and max(target.tokenizer.get_vocab().values()) >= drafter.vocab_size:
             raise ModelError(
                 f"{drafter.name} has {drafter.vocab_size} embeddings, and the target more tokens. Save it after "

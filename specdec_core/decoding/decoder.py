@@ -34,7 +34,7 @@ from specdec_core.decoding.counts import Tally
 from specdec_core.decoding.guard import PluginGuard
 from specdec_core.decoding.observers import Observer
 from specdec_core.decoding.opening import LoopContext, first_rows, max_gamma_of, open_batch, session_info
-from specdec_core.decoding.prompt_ids import Prompt, as_prompts, check_batch, encode_prompt
+from specdec_core.decoding.prompt_ids import Prompt, as_prompts, check_batch, encode_prompt, read_encoder_outputs
 from specdec_core.decoding.result import BatchResult, Generation, generation
 from specdec_core.decoding.rows import StopRule
 from specdec_core.decoding.step import Batch
@@ -149,6 +149,7 @@ class Decoder:
         constraints: Sequence[ConstraintLike | None] | None = None,
         cache: PrefixCache | None = None,
         metadata: Metadata = None,
+        encoder_outputs: Any = None,
         **options: Unpack[GenerationOptions],
     ) -> BatchResult:
         """Decode a prompt, or a batch of them, to its end.
@@ -165,6 +166,9 @@ class Decoder:
                 call is not read again. Not for encoder-decoder targets, and not for beams.
             metadata: What drafters that distinguish requests read in `SessionInfo.metadata`, such as
                 `{"user": "ann"}`: a mapping for all sequences, or one per sequence.
+            encoder_outputs: For encoder-decoder targets, what the encoder gave, whatever it read: what
+                `target.model.get_encoder()` returned, or states `[B, S, D]`. The prompts are then what the decoder
+                begins with, in place of the start token.
             **options: Fields of `GenerationSettings`, such as `max_new_tokens=64`; they replace those of
                 `settings`.
 
@@ -178,7 +182,7 @@ class Decoder:
         Warns:
             PluginWarning: A plugin failed and was switched off or overruled; once for each plugin.
         """
-        arguments = prompts, settings, observers, seeds, constraints, cache, metadata
+        arguments = prompts, settings, observers, seeds, constraints, cache, metadata, encoder_outputs
         return finished(self.stream(*arguments, **options))
 
     def stream(
@@ -190,6 +194,7 @@ class Decoder:
         constraints: Sequence[ConstraintLike | None] | None = None,
         cache: PrefixCache | None = None,
         metadata: Metadata = None,
+        encoder_outputs: Any = None,
         **options: Unpack[GenerationOptions],
     ) -> Generator[StepReport, None, BatchResult]:
         """Decode a prompt or a batch step by step; the generator's return value is the `BatchResult`.
@@ -201,13 +206,19 @@ class Decoder:
         require(self._run.generation_problems(self._sampling, settings))
         if cache is not None:
             self._check_cache(settings)
-        ids = [tuple(encode_prompt(self.target, one, str(n))) for n, one in enumerate(as_prompts(prompts))]
+        has_run = encoder_outputs is not None
+        given = enumerate(as_prompts(prompts))
+        ids = [tuple(encode_prompt(self.target, one, str(n), encoder_has_run=has_run)) for n, one in given]
         check_batch(self.target, ids)
+        sources = ids if self.target.encoder_decoder and not has_run else None
+        encoded = read_encoder_outputs(self.target, encoder_outputs, len(ids)) if has_run else None
         seeds = [row_seed(settings.seed, n) for n in range(len(ids))] if seeds is None else seeds
         if len(seeds) != len(ids):
             raise ConfigError(f"{len(seeds)} seeds were given for {len(ids)} prompts; one each is needed.")
         generators = _generators(seeds)
-        rows = first_rows(self.target, ids, settings.max_new_tokens)
+        start = self.target.start_id
+        begin = ids if sources is None or start is None else [(start,)] * len(ids)
+        rows = first_rows(self.target, begin, settings.max_new_tokens)
         told = metadata_of_each(metadata, len(rows))
         each = constraint_of_each(constraints, settings, len(rows))
         begins = [row.begin for row in rows]
@@ -216,7 +227,8 @@ class Decoder:
         about = begins, limits, settings.min_new_tokens, stops.eos_ids
 
         def open_steps(guard: PluginGuard) -> tuple[SessionInfo, Batch | BeamBatch]:
-            info = session_info(self.target, rows, ids, max_gamma_of(self.drafter, self.gamma, guard), told)
+            gamma = max_gamma_of(self.drafter, self.gamma, guard)
+            info = session_info(self.target, rows, sources, gamma, told, encoded)
             if settings.beams > 1:  # beams do not support constraints
                 return info, self._beams.open(info, rows, seeds, guard, settings, stops)
             batch = open_batch(

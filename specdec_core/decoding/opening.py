@@ -99,11 +99,11 @@ class LoopContext:
         return replace(info, loop=open_loop, note=self.guard.note)
 
 
-def first_rows(target: LoadedModel, prompts: Sequence[Sequence[int]], max_new_tokens: int) -> list[Row]:
-    """Return the sequences that begin with some prompts; with an encoder, with the start token."""
+def first_rows(target: LoadedModel, begins: Sequence[Sequence[int]], max_new_tokens: int) -> list[Row]:
+    """Return the sequences that begin with some tokens."""
     rows = []
-    for prompt in prompts:
-        tokens = list(prompt) if target.start_id is None else [target.start_id]
+    for begin in begins:
+        tokens = list(begin)
         longest = target.max_length(len(tokens))
         limit = len(tokens) + max_new_tokens
         fits = longest is None or limit <= longest
@@ -136,19 +136,21 @@ def kept_layers(drafter: Drafter | None, guard: PluginGuard) -> tuple[int, ...]:
 def session_info(
     target: LoadedModel,
     rows: Sequence[Row],
-    prompts: Sequence[Sequence[int]],
+    sources: Sequence[Sequence[int]] | None,
     max_gamma: int,
     metadata: Sequence[Mapping[str, Any]] = (),
+    encoded: Encoded | None = None,
 ) -> SessionInfo:
-    """Return the facts of a batch for drafters; its prompts are the encoder's sources, if there is one."""
+    """Return the facts of a batch for drafters."""
     return SessionInfo(
         batch_size=len(rows),
         vocab_size=target.vocab_size,
         capacity=max(row.limit for row in rows),
         max_gamma=max_gamma,
         device=target.device,
-        sources=tuple(map(tuple, prompts)) if target.encoder_decoder else None,
+        sources=None if sources is None else tuple(map(tuple, sources)),
         metadata=metadata,
+        encoded=encoded,
     )
 
 
@@ -164,7 +166,6 @@ def open_batch(
     to_probs: LogitsToProbs,
     stops: StopRule,
     rule: AcceptanceRule,
-    encoded: Encoded | None = None,
     prompt: PromptInputs | None = None,
     constraints: Constraints | None = None,
     cache: PrefixCache | None = None,
@@ -183,7 +184,6 @@ def open_batch(
         to_probs: The model's sampling settings.
         stops: Decides when a sequence ends.
         rule: Verifies drafts.
-        encoded: What the model's encoder gave for the sources, if it has run; see `ModelSession`.
         prompt: What the model's first pass reads instead of the ids of the prompts; see `ModelSession`.
         constraints: Those of the target's texts; None at the levels below.
         cache: Opens the model's cache, and keeps it; None to free it with the batch.
@@ -215,7 +215,7 @@ def open_batch(
             capacity,
             info.sources if model.encoder_decoder else None,
             vocab_size=info.vocab_size,
-            encoded=encoded,
+            encoded=info.encoded,
             hidden_layers=layers,
             snapshots=snapshots,
             prompt=prompt,

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from specdec_core.interface.errors import ArgumentError, PromptError
 from specdec_core.models import LoadedModel
+from specdec_core.models.run.encoder import Encoded
 
 Prompt: TypeAlias = str | Sequence[int] | Tensor
 """Text (needs a tokenizer) or token ids, also as a tensor `[T]`. For encoder-decoder targets it is the source."""
@@ -64,17 +65,25 @@ def _not_a_prompt(name: str, given: Any) -> str:
     )
 
 
-def encode_prompt(target: LoadedModel, prompt: Prompt, name: str) -> list[int]:
+def encode_prompt(target: LoadedModel, prompt: Prompt, name: str, *, encoder_has_run: bool = False) -> list[int]:
     """Return a prompt as token ids, at least one and at most as many as the target takes.
 
     Args:
         target: The model that continues the prompt or, with an encoder, reads it.
         prompt: The prompt.
         name: Its name in messages, such as its number.
+        encoder_has_run: Whether the target's encoder has run, so that the decoder begins with the prompt.
 
     Raises:
-        PromptError: It is empty, too long, outside the vocabulary, or text without a tokenizer.
+        PromptError: It is empty, too long, outside the vocabulary, text without a tokenizer, or for an encoder
+            that reads no ids.
     """
+    if target.encoder_decoder and not target.reads_ids and not encoder_has_run:
+        raise PromptError(
+            f"prompt {name} is text or token ids, and the encoder of {target.name} reads "
+            f"{target.model.main_input_name}. Run the encoder, and pass generate(..., encoder_outputs=...) with "
+            "what the decoder begins with as the prompts; or call the model's own generate with generate_with."
+        )
     if isinstance(prompt, str):
         if target.tokenizer is None:
             raise PromptError(
@@ -90,8 +99,31 @@ def encode_prompt(target: LoadedModel, prompt: Prompt, name: str) -> list[int]:
     outside = [token for token in ids if not 0 <= token <= last]
     if outside:
         raise PromptError(f"prompt {name} holds token id {outside[0]}; {target.name} has 0 to {last}.")
-    _check_length(target, len(ids), name)
+    _check_length(target, len(ids), name, source=target.encoder_decoder and not encoder_has_run)
     return ids
+
+
+def read_encoder_outputs(target: LoadedModel, given: Any, count: int) -> Encoded:
+    """Return what a target's encoder gave for some sequences.
+
+    Args:
+        target: The target.
+        given: What its encoder returned, or states `[B, S, D]`.
+        count: B.
+
+    Raises:
+        ArgumentError: The target has no encoder, or these are no states for B sequences.
+    """
+    states = given if isinstance(given, Tensor) else given[0]
+    if not target.encoder_decoder:
+        raise ArgumentError(f"encoder_outputs was given, but {target.name} has no encoder; leave it out.")
+    if not isinstance(states, Tensor) or states.ndim != 3 or len(states) != count:
+        shape = tuple(states.shape) if isinstance(states, Tensor) else type(states).__name__
+        raise ArgumentError(
+            f"encoder_outputs has {shape} where states [{count}, S, D] belong, one for each prompt. Pass what "
+            "`target.model.get_encoder()` returned for them."
+        )
+    return Encoded(states, getattr(given, "attention_mask", None), target.model.get_encoder())
 
 
 def check_prompts(target: LoadedModel, prompts: Sequence[Prompt], names: Sequence[str]) -> None:
@@ -142,8 +174,8 @@ def leaves_room(target: LoadedModel, length: int) -> bool:
     return longest is None or length < longest
 
 
-def _check_length(target: LoadedModel, length: int, name: str) -> None:
-    if target.encoder_decoder:
+def _check_length(target: LoadedModel, length: int, name: str, *, source: bool) -> None:
+    if source:
         limit = target.family.max_source
         if limit is not None and length > limit:
             raise PromptError(

@@ -117,11 +117,14 @@ class SessionInfo:
         capacity: Maximum number of committed tokens of a sequence, prompt included.
         max_gamma: Maximum number of draft tokens of a proposal in this session.
         device: Device the target computes on.
-        sources: The encoder's input ids of each sequence for encoder-decoder targets, else None.
+        sources: The encoder's input ids of each sequence for encoder-decoder targets whose encoder reads ids;
+            else None, as with audio.
         loop: Opens an inner decoding loop, for hierarchies; None for a session opened directly.
         trees: Whether a proposal may be a tree: whether target and acceptance rule verify one.
         metadata: What the caller said of each sequence, such as its user; empty mappings where that was nothing.
         note: Has the result say a text, once, such as why there were no drafts.
+        encoded: What the target's encoder gave, where it has run before decoding, as a draft model's
+            `ModelSession` takes it; else None.
     """
 
     batch_size: int
@@ -134,6 +137,7 @@ class SessionInfo:
     trees: bool = False
     metadata: Sequence[Mapping[str, Any]] = ()
     note: Callable[[str], None] = lambda _: None
+    encoded: Any = None
 
     def __post_init__(self) -> None:
         if not self.metadata:

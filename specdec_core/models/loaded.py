@@ -148,6 +148,11 @@ class LoadedModel:
         """Whether it is an encoder-decoder model."""
         return self.family.encoder_decoder
 
+    @property
+    def reads_ids(self) -> bool:
+        """Whether what it reads, with an encoder, is token ids, rather than audio or images."""
+        return bool(self.model.main_input_name == "input_ids")
+
     def check_plain(self, setting: str) -> None:
         """Reject weights whose layers cannot be copied or replaced.
 

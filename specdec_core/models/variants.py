@@ -69,7 +69,7 @@ def first_layers(loaded: LoadedModel, count: int, head: nn.Module | None = None)
         loaded, model=model, name=name, family=family, features=features, passes=None, exact_shapes=None
     )
     try:
-        uncached_logits(made, [0], [0] if made.encoder_decoder else None)
+        uncached_logits(made, [0])
     except FAILURES as error:
         raise ModelError(
             f"{loaded.name} (model_type {model.config.model_type!r}): its first {count} layers do not run without "

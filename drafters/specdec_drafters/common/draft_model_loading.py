@@ -48,7 +48,23 @@ def load_draft_model(config: ModelSettings, target: TargetInfo, drafter: str) ->
     if mismatch is not None:
         raise ModelError(mismatch)
     check_vocabulary(target, loaded, drafter)
+    if target.model is not None and loaded.encoder_decoder:
+        _share_encoder(loaded, target.model)
     return loaded
+
+
+def _share_encoder(draft: LoadedModel, target: LoadedModel) -> None:
+    """Give a draft model the target's encoder, if that has the same weights, as a distilled decoder's has.
+
+    It then takes no memory, and what it gave for the target is read by the draft model, too.
+    """
+    own, shared = draft.model.get_encoder(), target.model.get_encoder()
+    ours, theirs = own.state_dict(), shared.state_dict()
+    if draft.device != target.device or draft.spread or target.spread or ours.keys() != theirs.keys():
+        return
+    if all(ours[name].dtype == theirs[name].dtype and ours[name].equal(theirs[name]) for name in ours):
+        name = next(name for name, module in draft.model.named_modules() if module is own)
+        draft.model.set_submodule(name, shared)
 
 
 def target_model(target: TargetInfo, drafter: str) -> LoadedModel:

@@ -103,6 +103,7 @@ class ModelDraftSession(DraftSession):
             longest + session.max_gamma,
             session.sources if loaded.encoder_decoder else None,
             vocab_size=session.vocab_size,
+            encoded=session.encoded,
             hidden_layers=hidden_layers,
         )
         self._kept = [0] * session.batch_size

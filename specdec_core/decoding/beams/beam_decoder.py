@@ -92,6 +92,7 @@ class BeamDecoder:
             sources=sources,
             trees=True,
             metadata=metadata,
+            encoded=None if info.encoded is None else info.encoded.repeated(beams),
         )
         room = tuple(row.limit - len(row.tokens) for row in rows)
         gamma = None
@@ -131,6 +132,7 @@ class BeamDecoder:
             max(len(row.tokens) + beams * (row.limit - len(row.tokens)) for row in rows) + drafted + beams,
             info.sources if self.target.encoder_decoder else None,
             vocab_size=info.vocab_size,
+            encoded=info.encoded,
             hidden_layers=layers,
         )
 

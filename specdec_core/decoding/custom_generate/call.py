@@ -71,7 +71,7 @@ class Call:
     Attributes:
         ids: `[B, L]`, the prompts, padded on the left; with an encoder, what the decoder begins with.
         rows: The same without padding.
-        sources: With an encoder, what it reads, without padding.
+        sources: With an encoder that reads ids, what it reads, without padding, if that is known.
         encoded: With an encoder, what it gave.
         prompt: Without an encoder, what the first pass reads if it is more than text; else None.
         padding: Of `ids`.
@@ -143,7 +143,8 @@ def read_call(
         criteria: The stopping criteria.
         config: The generation config.
         streamer: The streamer, or None.
-        inputs: With an encoder, `[B', S]`, what it reads, before rows are repeated.
+        inputs: With an encoder, `[B', ...]`, what it reads, before rows are repeated; negative ids where that is
+            not known.
         arguments: What `generate` would pass to the model.
         hidden: See `hidden_arguments`.
 
@@ -163,7 +164,7 @@ def read_call(
     left = [row[: ids.shape[1] - len(text)] for row, text in zip(ids.tolist(), rows, strict=True)]
     sources = encoded = prompt = None
     if loaded.encoder_decoder:
-        sources, encoded = _read_encoder(ids, inputs, arguments)
+        sources, encoded = _read_encoder(loaded, ids, inputs, arguments)
     elif of_prompts(arguments) or not _counted(ids, mask, arguments.get("position_ids")):
         prompt = PromptInputs(ids, arguments)
     call = Call(
@@ -274,19 +275,18 @@ def _counted(ids: Tensor, mask: Tensor | None, positions: Tensor | None) -> bool
 
 
 def _read_encoder(
-    ids: Tensor, inputs: Tensor | None, arguments: Mapping[str, Any]
-) -> tuple[list[list[int]], Encoded]:
-    """Return what the encoder reads, and what it gave."""
-    if inputs is None or inputs.ndim != 2 or inputs.is_floating_point() or bool((inputs < 0).any()):
-        raise ConfigError(
-            "generate_with: the encoder's input is not a tensor of token ids; pass input_ids, and encoder_outputs "
-            "beside them if the encoder has run."
-        )
-    inputs = inputs.repeat_interleave(len(ids) // len(inputs), dim=0)
-    mask = arguments.get("attention_mask")
-    states = arguments["encoder_outputs"][0]
-    sources = _unpadded(inputs, mask, "attention_mask", right=True)
-    return sources, (states, None if mask is None or mask.bool().all() else mask)
+    loaded: LoadedModel, ids: Tensor, inputs: Tensor | None, arguments: Mapping[str, Any]
+) -> tuple[list[list[int]] | None, Encoded]:
+    """Return the ids that the encoder reads, if it reads ids that are known, and what it gave."""
+    mask, sources = arguments.get("attention_mask"), None
+    if inputs is not None:
+        inputs = inputs.repeat_interleave(len(ids) // len(inputs), dim=0)
+        if not inputs.is_floating_point():
+            known = loaded.reads_ids and bool((inputs >= 0).all())
+            sources = _unpadded(inputs, mask, "attention_mask", right=True) if known else None
+            inputs = None
+    mask = None if mask is None or mask.bool().all() else mask
+    return sources, Encoded(arguments["encoder_outputs"][0], mask, loaded.model.get_encoder(), inputs)
 
 
 def _check_length(loaded: LoadedModel, call: Call) -> None:

@@ -200,10 +200,10 @@ class GenerateWith:
         # Greedy decoding leaves torch's generator alone, as plain `generate` does.
         seeds = torch.randint(2**62, (count,)).tolist() if sampled else range(count)
         rows = [Row(list(row), len(row), len(row) + call.max_new_tokens, "length") for row in call.rows]
-        sources = call.sources or call.rows
 
         def open_steps(guard: PluginGuard) -> tuple[SessionInfo, Batch]:
-            info = session_info(target, rows, sources, max_gamma_of(drafter, self._gamma, guard))
+            gamma = max_gamma_of(drafter, self._gamma, guard)
+            info = session_info(target, rows, call.sources, gamma, encoded=call.encoded)
             return info, open_batch(
                 LoopContext(drafts, RowGenerators(seeds), guard),
                 target,
@@ -215,14 +215,13 @@ class GenerateWith:
                 to_probs=to_probs,
                 stops=StopRule(call.eos_ids),
                 rule=self._rule or SpeculativeSampling(),
-                encoded=call.encoded,
                 prompt=call.prompt,
             )
 
         pad_id = call.padding.pad_id if call.pads else None
         columns = Columns(call.ids, call.criteria, pad_id, call.streamer, to_probs, scores=scores, logits=logits)
         began = perf_counter()
-        steps = steps_of(open_steps, sources, (), began, strict=self._strict)
+        steps = steps_of(open_steps, call.rows, (), began, strict=self._strict)
         while True:
             try:
                 report = next(steps)

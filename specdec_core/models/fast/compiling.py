@@ -13,7 +13,7 @@ from specdec_core.interface.errors import ModelError
 from specdec_core.models.device import inference_only
 from specdec_core.models.fast.cuda_graphs import GraphPasses
 from specdec_core.models.fast.static import StaticError, StaticPasses
-from specdec_core.models.load.probe import relative_error, tolerance
+from specdec_core.models.load.probe import example_sources, relative_error, tolerance
 from specdec_core.models.loaded import LoadedModel
 from specdec_core.models.run.model_session import ModelSession
 
@@ -118,10 +118,14 @@ def prove(compiled: LoadedModel, rows: int = 1) -> None:
 @inference_only
 def _decoded(loaded: LoadedModel, rows: int) -> list[Tensor]:
     """Return the logits after each token, in the order of passes and rows."""
-    sources = [[5, 6, 7, 8], [9, 10]][:rows] if loaded.encoder_decoder else None
-    prompts = [[loaded.start_id or 0]] * rows if sources else [list(range(3, 12)), list(range(8, 12))][:rows]
+    sources, encoded = example_sources(loaded, rows)
+    prompts = (
+        [[loaded.start_id or 0]] * rows
+        if loaded.encoder_decoder
+        else [list(range(3, 12)), list(range(8, 12))][:rows]
+    )
     prompts = [[token % loaded.vocab_size for token in row] for row in prompts]
-    session = ModelSession(loaded, rows, 40, sources)
+    session = ModelSession(loaded, rows, 40, sources, encoded=encoded)
     session.forward(prompts)
     logits = []
     for number, (width, drafted, kept) in enumerate(_SCRIPT):

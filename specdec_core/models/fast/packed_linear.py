@@ -130,7 +130,7 @@ def _same_inputs(loaded: LoadedModel, layers: Mapping[nn.Module, Parameters]) ->
 
     hooks = [layer.register_forward_pre_hook(note) for layer in layers]
     try:
-        uncached_logits(loaded, [1, 1], [1, 1] if loaded.encoder_decoder else None)
+        uncached_logits(loaded, [1, 1])
     finally:
         for hook in hooks:
             hook.remove()

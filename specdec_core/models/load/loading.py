@@ -9,12 +9,11 @@ from typing import Any, Unpack
 import torch
 from pydantic import ValidationError
 from transformers import (
-    MODEL_FOR_CAUSAL_LM_MAPPING,
-    MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING,
     AutoConfig,
     AutoModelForCausalLM,
     AutoModelForImageTextToText,
     AutoModelForSeq2SeqLM,
+    AutoModelForSpeechSeq2Seq,
 )
 
 from specdec_core.interface.errors import ModelError
@@ -142,15 +141,10 @@ def _read(settings: ModelSettings, folder: Path, trust_remote_code: bool) -> tup
 
 def _auto_class(config: Any) -> Any:
     """Return the class of transformers that loads a model with a language-model head."""
-    if config.is_encoder_decoder:
-        return AutoModelForSeq2SeqLM
-    # Models that take images, too, are decoded with text. Some are in both mappings, and some in this one only.
-    images = type(config) in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
-    return (
-        AutoModelForImageTextToText
-        if images and type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING
-        else AutoModelForCausalLM
-    )
+    text = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
+    # Models that take images or audio, too, may have a class for text, and are loaded by that.
+    others = AutoModelForSpeechSeq2Seq, AutoModelForImageTextToText
+    return next((auto for auto in (text, *others) if type(config) in auto._model_mapping), text)
 
 
 def _check_attention(name: str | None, device: torch.device, dtype: torch.dtype | str) -> None:

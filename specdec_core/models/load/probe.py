@@ -10,14 +10,17 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
+from transformers.modeling_outputs import BaseModelOutput
 
 from specdec_core.interface.errors import ModelError
 from specdec_core.models.device import inference_only
 from specdec_core.models.load.checkpoint import check_complete, quiet_loading, without_progress_bar
 from specdec_core.models.loaded import TESTED_ATTENTION, LoadedModel, attention_of, inspect_family
+from specdec_core.models.run.encoder import Encoded
 from specdec_core.models.run.model_session import ModelSession
 from specdec_core.models.run.prompt_inputs import PromptInputs
 
@@ -142,14 +145,14 @@ def _difference(loaded: LoadedModel, twin: LoadedModel | None) -> str | None:
 
 
 def _compare_with_uncached(loaded: LoadedModel, lengths: tuple[int, int]) -> str | None:
-    sources = [[5, 6, 7, 8], [9, 10]] if loaded.encoder_decoder else None
+    sources, encoded = example_sources(loaded)
     rows = [list(range(3, 3 + lengths[0])), list(range(8, 8 + lengths[1]))]
     if loaded.start_id is not None:
         longer = lengths != _SHORT
         rows = [[loaded.start_id, *row] if longer else [loaded.start_id] for row in rows]
     rows = [[token % loaded.vocab_size for token in row] for row in rows]
     draft = torch.tensor([[11, 12, 13], [14, 15, 16]]) % loaded.vocab_size
-    session = ModelSession(loaded, 2, sum(lengths) + 9, sources)
+    session = ModelSession(loaded, 2, sum(lengths) + 9, sources, encoded=encoded)
     session.forward(rows, draft, (3, 1))
     session.rollback([len(rows[0]) + 1, len(rows[1])])
     committed = [rows[0] + [int(draft[0, 0]), 2], rows[1] + [2]]
@@ -157,7 +160,7 @@ def _compare_with_uncached(loaded: LoadedModel, lengths: tuple[int, int]) -> str
     logits = session.forward(uncached, draft[:, 1:], (2, 1))
     for row, drafted in enumerate((2, 1)):
         tokens = committed[row] + draft[row, 1 : 1 + drafted].tolist()
-        expected = uncached_logits(loaded, tokens, sources[row] if sources else None)
+        expected = uncached_logits(loaded, tokens, sources[row] if loaded.encoder_decoder else None)
         error, allowed = relative_error(logits[row, drafted], expected), tolerance(loaded, logits.dtype)
         if not error <= allowed:
             return f"relative error {error:.1e}, tolerance {allowed:.0e}"
@@ -194,11 +197,11 @@ def _takes_trees(loaded: LoadedModel, twin: LoadedModel | None) -> bool:
 
 
 def _tree_is_right(loaded: LoadedModel) -> bool:
-    source = [5, 6, 7, 8] if loaded.encoder_decoder else None
+    sources, encoded = example_sources(loaded, rows=1)
     start = [loaded.start_id] if loaded.start_id is not None else list(range(3, 3 + _LONG[1]))
     row = [token % loaded.vocab_size for token in start]
     nodes, parents = torch.tensor([[11, 12, 13, 14, 15]]) % loaded.vocab_size, torch.tensor([[-1, -1, 0, 1, 3]])
-    session = ModelSession(loaded, 1, len(row) + 8, None if source is None else [source])
+    session = ModelSession(loaded, 1, len(row) + 8, sources, encoded=encoded)
     logits = session.forward([row], nodes, (5,), parents)[0]
     session.keep([[1, 3]])
     after = session.forward([[2]])[0, 0]
@@ -206,7 +209,7 @@ def _tree_is_right(loaded: LoadedModel) -> bool:
     pairs = [(logits[n], row + nodes[0, path].tolist()) for n, path in paths.items()]
     pairs.append((after, [*row, *nodes[0, [1, 3]].tolist(), 2]))
     return all(
-        relative_error(given, uncached_logits(loaded, tokens, source)) <= tolerance(loaded, given.dtype)
+        relative_error(given, uncached_logits(loaded, tokens)) <= tolerance(loaded, given.dtype)
         for given, tokens in pairs
     )
 
@@ -244,20 +247,43 @@ def tolerance(loaded: LoadedModel, dtype: torch.dtype) -> float:
     return _HALF_TOLERANCE if loaded.quantized else _TOLERANCE.get(dtype, _HALF_TOLERANCE)
 
 
+def example_sources(loaded: LoadedModel, rows: int = 2) -> tuple[Any, Encoded | None]:
+    """Return sources for a model with an encoder, as `uncached_logits` and as `ModelSession` take them.
+
+    Those of an encoder that reads no ids are states that it might have given: the decoder is what is tested.
+    """
+    if not loaded.encoder_decoder:
+        return None, None
+    if loaded.reads_ids:
+        return [[token % loaded.vocab_size for token in row] for row in ([5, 6, 7, 8], [9, 10])[:rows]], None
+    encoder = loaded.model.get_encoder()
+    random = torch.Generator().manual_seed(0)
+    states = torch.randn(2, 4, encoder.config.hidden_size, generator=random)[:rows]
+    states = states.to(loaded.device, loaded.model.dtype)
+    return states, Encoded(states, None, encoder)
+
+
 @inference_only
-def uncached_logits(loaded: LoadedModel, tokens: Sequence[int], source: Sequence[int] | None = None) -> Tensor:
+def uncached_logits(
+    loaded: LoadedModel, tokens: Sequence[int], source: Sequence[int] | Tensor | None = None
+) -> Tensor:
     """Return the logits after the last token, `[V']`, from a forward pass without a cache.
 
     Args:
         loaded: The model.
         tokens: Input ids, of the decoder for an encoder-decoder model.
-        source: Input ids of the encoder, for an encoder-decoder model.
+        source: For an encoder-decoder model, input ids of the encoder, or what it gave, `[S, D]`; by default the
+            first of `example_sources`.
     """
     ids = torch.tensor([list(tokens)], device=loaded.device)
-    if source is None:
-        logits = loaded.model(input_ids=ids, use_cache=False).logits
-    else:
-        source_ids = torch.tensor([list(source)], device=loaded.device)
-        logits = loaded.model(input_ids=source_ids, decoder_input_ids=ids, use_cache=False).logits
+    given: dict[str, Any] = {"input_ids": ids}
+    if loaded.encoder_decoder:
+        source = example_sources(loaded, rows=1)[0][0] if source is None else source
+        given = {"decoder_input_ids": ids}
+        if isinstance(source, Tensor):
+            given["encoder_outputs"] = BaseModelOutput(last_hidden_state=source[None])
+        else:
+            given["input_ids"] = torch.tensor([list(source)], device=loaded.device)
+    logits = loaded.model(**given, use_cache=False).logits
     last: Tensor = logits[0, -1]
     return last

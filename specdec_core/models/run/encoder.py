@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -16,21 +16,51 @@ from specdec_core.models.device import moved, uploaded
 from specdec_core.models.loaded import LoadedModel, attention_of
 from specdec_core.models.run.cache import SlotCache
 
-Encoded: TypeAlias = tuple[Tensor, Tensor | None]
-"""The encoder's states `[B, S, D]` and their mask `[B, S]`, or None where nothing is masked."""
+
+class Encoded(NamedTuple):
+    """What an encoder gave for the sources of a batch.
+
+    Attributes:
+        states: `[B, S, D]`.
+        mask: `[B, S]`, 0 for padding; or that of what the encoder read, where this has another length, for the
+            model to convert. None where nothing is masked.
+        encoder: The module that gave it.
+        inputs: What it read, `[B, ...]`, where that is no token ids and is known.
+    """
+
+    states: Tensor
+    mask: Tensor | None
+    encoder: Any
+    inputs: Tensor | None = None
+
+    def repeated(self, times: int) -> Encoded:
+        """Return the same with each source several times in a row."""
+
+        def repeat(part: Tensor | None) -> Tensor | None:
+            return None if part is None else part.repeat_interleave(times, dim=0)
+
+        states = self.states.repeat_interleave(times, dim=0)
+        return self._replace(states=states, mask=repeat(self.mask), inputs=repeat(self.inputs))
 
 
 class EncoderMemory:
     """The encoder's output, computed once per batch, and the cross-attention cache made from it.
 
+    Args:
+        loaded: The model.
+        sources: What its encoder reads, token ids.
+        encoded: What an encoder gave. That of another model is not used: this model's reads the same inputs.
+
     Raises:
-        ModelError: A source is longer than the model supports.
+        ModelError: A source is longer than the model supports, or there is nothing that its encoder could read.
     """
 
     def __init__(
         self, loaded: LoadedModel, sources: Sequence[Sequence[int]] | None, encoded: Encoded | None = None
     ) -> None:
-        self._states, self._mask = _encode(loaded, sources) if encoded is None else encoded
+        if encoded is None or encoded.encoder is not loaded.model.get_encoder():
+            encoded = _encode(loaded, sources, encoded)
+        self._states, self._mask = encoded.states, encoded.mask
         self._boolean = attention_of(loaded.model) == "sdpa"
         self._keywords: dict[int | None, dict[str, Any]] = {}
 
@@ -70,12 +100,13 @@ class EncoderMemory:
     def _make_keywords(self, cache: SlotCache, batch: slice) -> dict[str, Any]:
         states, mask = self._states, self._mask
         if batch.start is not None:
-            states = states[batch] if mask is None else states[batch, mask[batch.start].bool()]
-            mask = None
+            if mask is not None and mask.shape[1] == states.shape[1]:
+                states, mask = states[:, mask[batch.start].bool()], None
+            states, mask = states[batch], None if mask is None else mask[batch]
         return self._made(EncoderDecoderCache(cache, DynamicCache()), states, mask)
 
     def _made(self, caches: EncoderDecoderCache, states: Tensor, mask: Tensor | None) -> dict[str, Any]:
-        if mask is not None and self._boolean:
+        if mask is not None and self._boolean and mask.shape[1] == states.shape[1]:
             # As transformers would make it. From `[B, S]` it would first look whether anything is masked: a wait.
             mask = mask[:, None, None].bool()
         return {
@@ -85,9 +116,17 @@ class EncoderMemory:
         }
 
 
-def _encode(loaded: LoadedModel, sources: Sequence[Sequence[int]] | None) -> Encoded:
-    if sources is None:
-        raise ValueError("an encoder-decoder model needs the sources of its batch")
+def _encode(loaded: LoadedModel, sources: Sequence[Sequence[int]] | None, other: Encoded | None) -> Encoded:
+    encoder = loaded.model.get_encoder()
+    if sources is None or not loaded.reads_ids:
+        if other is None or other.inputs is None:
+            raise ModelError(
+                f"{loaded.name} has an encoder, and what it is to read is not known. A draft model needs weights "
+                "of the encoder that are the target's, as distilled decoders have, or the target's inputs."
+            )
+        with torch.inference_mode():
+            inputs = {loaded.model.main_input_name: other.inputs.to(loaded.device, loaded.model.dtype)}
+            return Encoded(encoder(**inputs, attention_mask=other.mask)[0], other.mask, encoder)
     lengths = [len(source) for source in sources]
     width, limit = max(lengths), loaded.family.max_source
     if limit is not None and width > limit:
@@ -99,5 +138,5 @@ def _encode(loaded: LoadedModel, sources: Sequence[Sequence[int]] | None) -> Enc
     real = torch.arange(width) < torch.tensor(lengths)[:, None]
     mask = None if real.all() else moved(real.long(), loaded.device)
     with torch.inference_mode():
-        output = loaded.model.get_encoder()(input_ids=uploaded(ids, loaded.device), attention_mask=mask)
-    return output.last_hidden_state, mask
+        output = encoder(input_ids=uploaded(ids, loaded.device), attention_mask=mask)
+    return Encoded(output.last_hidden_state, mask, encoder)

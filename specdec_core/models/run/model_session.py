@@ -34,11 +34,10 @@ class ModelSession:
         loaded: The model.
         batch_size: B.
         capacity: Maximum number of tokens that a row holds at any time, including drafts.
-        sources: The encoder's input ids of each row, for encoder-decoder models.
+        sources: The encoder's input ids of each row, for encoder-decoder models whose encoder reads ids.
         vocab_size: V of the target, if it differs from the model's. Unknown tokens are read as token 0 and get no
             probability.
-        encoded: What the encoder gave for the sources, if it has run: its states `[B, S, D]`, and their mask
-            `[B, S]`, or None where nothing is masked.
+        encoded: What an encoder gave for the sources, if it has run.
         hidden_layers: Layers whose outputs are kept for all cached tokens; see `Drafter.hidden_layers`. With
             `LAST_HIDDEN`, the states that the output embedding read in the last forward pass are kept in `hidden`.
         snapshots: How many snapshots of a recurrent state are kept, each before a draft that was rolled back, or
@@ -46,7 +45,8 @@ class ModelSession:
         prompt: What the first pass reads instead of the ids of the prompts; it drafts nothing.
 
     Raises:
-        ModelError: The model is in training mode or has no weights, or a source is longer than it supports.
+        ModelError: The model is in training mode or has no weights, a source is longer than it supports, or there
+            is none for its encoder.
 
     Attributes:
         device: Where its input and its logits are.
@@ -421,7 +421,8 @@ class ModelSession:
 
         Without it some count from 0 in each pass, or go on after the images of another call.
         """
-        if not (self._family.takes_positions and (self._family.ragged or self._family.recurrent)):
+        known = self._family.takes_positions and self._memory is None  # a decoder counts its own
+        if not (known and (self._family.ragged or self._family.recurrent)):
             return {}
         positions = self._placement.keys(plan.end)[plan.start :].expand(len(rows), -1)
         return {"position_ids": self._shifted(positions, rows)}

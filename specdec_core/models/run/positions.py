@@ -85,6 +85,7 @@ def _bias_table(layer: Any, end: int, device: torch.device, tables: dict[int, Te
 
 
 def _patched_embedding(embedding: Any, vectors: Tensor, positions: Tensor) -> AbstractContextManager[None]:
+    vectors = vectors.reshape(-1, vectors.shape[-1])  # some modules add a dimension for the batch
     result = vectors[positions.to(vectors.device)]  # [end, D] -> [B, T, D]
     if not hasattr(embedding, "make_weights"):
         return overridden(embedding, "forward", lambda *_, **__: result)
@@ -98,7 +99,7 @@ def _patched_embedding(embedding: Any, vectors: Tensor, positions: Tensor) -> Ab
 
 
 def _embed_by_ids(embedding: Any, end: int) -> Any:
-    return embedding(torch.zeros(1, end, dtype=torch.long))[0]  # only the shape matters
+    return embedding(torch.zeros(1, end, dtype=torch.long))  # only the shape matters
 
 
 def _embed_by_inputs(embedding: Any, end: int) -> Any:
@@ -112,7 +113,7 @@ def _embed_by_shape(embedding: Any, end: int) -> Any:
 
 _COMPUTE_BIAS_SIGNATURE = ("query_length", "key_length", "device", "past_seen_tokens")
 _EMBED_BY_SIGNATURE: dict[tuple[str, ...], Callable[[Any, int], Any]] = {
-    ("input_ids", "past_key_values_length", "position_ids"): _embed_by_ids,  # BART, mBART, MVP
+    ("input_ids", "past_key_values_length", "position_ids"): _embed_by_ids,  # BART, mBART, Whisper
     ("input_ids", "inputs_embeds", "past_key_values_length"): _embed_by_inputs,  # M2M100, NLLB
     ("input_ids_shape", "past_key_values_length", "position_ids"): _embed_by_shape,  # Marian, Pegasus, Blenderbot
 }

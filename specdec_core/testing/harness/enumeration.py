@@ -150,14 +150,14 @@ def adjusted(logits: Tensor, settings: SamplingSettings, prefix: Sequence[int] =
 
 
 def continuations(
-    model: LoadedModel, settings: SamplingSettings, prompt: Sequence[int] = PROMPT, length: int = 3
+    model: LoadedModel, settings: SamplingSettings, prompt: Sequence[int] | Tensor = PROMPT, length: int = 3
 ) -> dict[tuple[int, ...], float]:
     """Return every continuation of up to `length` tokens with its exact probability.
 
     Args:
         model: A model with few token ids.
         settings: Its sampling settings.
-        prompt: The prompt, or the source with an encoder.
+        prompt: The prompt, or the source with an encoder; see `uncached_logits`.
         length: Maximum length; a continuation that reaches an end of sequence is shorter.
     """
     begin = list(prompt) if model.start_id is None else [model.start_id]

@@ -14,6 +14,7 @@ import torch
 import transformers
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
+from transformers.modeling_outputs import BaseModelOutput
 
 from specdec_core.interface import LAST_HIDDEN, TargetInfo
 from specdec_core.models import LoadedModel, wrap_model
@@ -183,18 +184,23 @@ def number_tokenizer(vocab_size: int) -> Any:
 
 
 @torch.inference_mode()
-def uncached_logits(model: LoadedModel, rows: Sequence[Sequence[int]], source: Sequence[int] = PROMPT) -> Tensor:
+def uncached_logits(
+    model: LoadedModel, rows: Sequence[Sequence[int]], source: Sequence[int] | Tensor = PROMPT
+) -> Tensor:
     """Return the logits `[B, T, V]` after each token of some rows, from one forward pass without a cache.
 
     Args:
         model: The model.
         rows: B rows of T tokens; the decoder's tokens where there is an encoder.
-        source: The encoder's input, where there is an encoder.
+        source: The encoder's input, or what it gave, `[S, D]`, where there is an encoder.
     """
     ids = torch.tensor([list(row) for row in rows], device=model.device)
     # Without a mask, transformers warns about tokens that equal the padding id.
-    inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
-    if model.encoder_decoder:
+    inputs: dict[str, Any] = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+    if isinstance(source, Tensor):
+        encoded = BaseModelOutput(last_hidden_state=source.expand(len(rows), -1, -1))
+        inputs = {"encoder_outputs": encoded, "decoder_input_ids": ids}
+    elif model.encoder_decoder:
         sources = torch.tensor([list(source)] * len(rows), device=model.device)
         inputs = {"input_ids": sources, "attention_mask": torch.ones_like(sources), "decoder_input_ids": ids}
     logits: Tensor = model.model(**inputs, use_cache=False).logits

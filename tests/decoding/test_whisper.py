@@ -1,0 +1,201 @@
+"""Encoders that read no token ids: Whisper, with a distilled decoder that shares its encoder, and others.
+
+The audios differ so much that a sequence that attends to another one's gives other tokens.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+import torch
+import transformers
+
+from specdec_core import Decoder, generate_with
+from specdec_core.interface import PluginError
+from specdec_core.interface.errors import ArgumentError, PromptError
+from specdec_core.interface.settings import SamplingSettings
+from specdec_core.models import load_model, wrap_model
+from specdec_core.testing.harness.tiny_target import random_model
+from tests.catalogue import ARPA
+from tests.lossless import enumerate_continuations, p_value
+from tests.tiny import BOTH_SIDES
+from tests.toys import Gamma
+
+VOCAB, END, START, ENGLISH, GERMAN, TRANSLATE, TRANSCRIBE, PREVIOUS, NO_TIMESTAMPS = 49, *range(30, 37), 39
+"""Text has the ids below `END`, timestamps those above `NO_TIMESTAMPS`."""
+UNTIMED = [*range(START, VOCAB)]
+AUDIO = torch.randn(3, 4, 16, generator=torch.Generator().manual_seed(3))
+"""`[B, M, T]`: eight positions each."""
+
+
+def whisper(vocab=VOCAB, end=END, start=START, sharpness=4.0, positions=10):
+    """Return a random model whose text depends on audio and position, and does not loop."""
+    ids = {"vocab_size": vocab, "bos_token_id": end, "eos_token_id": end, "pad_token_id": end}
+    sizes = {"d_model": 32, "num_mel_bins": 4, "max_source_positions": 8, "max_target_positions": 48, **BOTH_SIDES}
+    suppressed = {"suppress_tokens": None, "begin_suppress_tokens": None, "tie_word_embeddings": False}
+    given = {**ids, **sizes, **suppressed, "decoder_start_token_id": start}
+    config = transformers.WhisperConfig(**given)
+    model = random_model(config, sharpness=sharpness, kind=transformers.WhisperForConditionalGeneration)
+    with torch.no_grad():
+        model.model.encoder.conv1.weight.mul_(10)
+        model.model.encoder.embed_positions.weight.mul_(0.1)
+        model.model.decoder.embed_positions.weight.mul_(positions)
+        for layer in model.model.decoder.layers:
+            layer.encoder_attn.out_proj.weight.mul_(4)
+    return model
+
+
+def distilled(model, folder, change=0.0, **settings):
+    """Save a model with the same encoder, or a changed one, and a decoder of one layer; return its folder."""
+    config = type(model.config)(**{**model.config.to_dict(), "decoder_layers": 1, **settings})
+    student = random_model(config, seed=1, kind=type(model))
+    student.load_state_dict(model.state_dict(), strict=False)
+    with torch.no_grad():
+        student.model.encoder.layer_norm.bias.add_(change)
+    student.save_pretrained(folder)
+    return str(folder)
+
+
+@pytest.fixture(scope="module")
+def speech():
+    model = whisper()
+    generation = model.generation_config
+    generation.lang_to_id, generation.task_to_id = (
+        {"<|en|>": ENGLISH, "<|de|>": GERMAN},
+        {"transcribe": TRANSCRIBE},
+    )
+    generation.is_multilingual, generation.no_timestamps_token_id = True, NO_TIMESTAMPS
+    generation.prev_sot_token_id, generation.max_initial_timestamp_index = PREVIOUS, 4
+    # A timestamp that is early in a segment would be followed by the same segment, for ever.
+    generation.suppress_tokens, generation.max_length = [*range(START, NO_TIMESTAMPS), 41, 42, 43], 20
+    return model
+
+
+@pytest.fixture(scope="module")
+def student(speech, tmp_path_factory):
+    return distilled(speech, tmp_path_factory.mktemp("student"))
+
+
+LONG = torch.randn(2, 4, 60, generator=torch.Generator().manual_seed(0))
+LONG_MASK = (torch.arange(60) < torch.tensor([[60], [40]])).long()
+LONG_FORM = {"attention_mask": LONG_MASK, "return_timestamps": True, "condition_on_prev_tokens": True}
+FALLBACK = {"temperature": (0.0, 0.4), "top_k": 1, "compression_ratio_threshold": 1.3, "no_speech_threshold": 0.6}
+CALLS = {
+    "short": (AUDIO, {"suppress_tokens": UNTIMED, "language": ["en", "de", "en"]}),
+    "prompt": (AUDIO, {"suppress_tokens": UNTIMED, "prompt_ids": torch.tensor([PREVIOUS, 3, 4])}),
+    "timestamps": (AUDIO, {"return_timestamps": True}),
+    "long": (LONG, LONG_FORM | FALLBACK | {"logprob_threshold": -0.05}),
+}
+
+
+@pytest.mark.parametrize(
+    ("call", "who"),
+    [
+        *(pytest.param(call, "student", marks=pytest.mark.slow if call == "prompt" else ()) for call in CALLS),
+        *(pytest.param(call, "prompt-copy", marks=() if call == "short" else pytest.mark.slow) for call in CALLS),
+    ],
+)
+def test_the_model_transcribes_as_without_a_drafter(speech, student, call, who):
+    audio, settings = CALLS[call]
+    expected = speech.generate(audio, **settings)
+    drafter = {"name": "transformer", "model": student} if who == "student" else who
+    function = generate_with(drafter, gamma=3, strict=True)
+    assert speech.generate(audio, custom_generate=function, **settings).equal(expected)
+    assert len(set(map(tuple, expected.tolist()))) == len(audio)
+    assert function.metrics.accepted > 0 or who != "student"
+
+
+def test_rows_that_begin_with_unequal_tokens_have_their_own_audio(speech):
+    begins = [[START], [START, ENGLISH, TRANSCRIBE], [START, 5, 6, 7]]
+    encoded = speech.get_encoder()(AUDIO)
+    decoder = Decoder(wrap_model(speech), "prompt-copy", gamma=Gamma(3, 1, 0), temperature=0, strict=True)
+    settings = {"max_new_tokens": 60, "ignore_eos": True}
+    rows = decoder.generate(begins, encoder_outputs=encoded, **settings).sequences
+    for audio, begin, row in zip(AUDIO, begins, rows, strict=True):
+        expected = transformers.GenerationMixin.generate(
+            speech,
+            input_features=audio[None],
+            decoder_input_ids=torch.tensor([begin]),
+            max_length=48,
+            eos_token_id=None,
+            do_sample=False,
+            suppress_tokens=None,
+        )
+        assert list(row.tokens) == expected[0, len(begin) :].tolist()  # up to the last position
+        assert row.finish_reason == "context"
+
+
+@pytest.fixture(scope="module")
+def small():
+    model = whisper(vocab=6, end=1, start=2, sharpness=0.8, positions=3)
+    return model, model.get_encoder()(AUDIO).last_hidden_state
+
+
+@pytest.mark.parametrize("who", ["student", "bigram"])
+def test_each_sequence_has_the_distribution_of_its_own_audio(small, tmp_path, who):
+    model, states = small
+    target = wrap_model(model)
+    expected = [enumerate_continuations(target, SamplingSettings(), one) for one in states]
+    (tmp_path / "ids.arpa").write_text(ARPA)
+    drafter = {"name": "ngram", "order": 2, "arpa": str(tmp_path / "ids.arpa")}
+    if who == "student":
+        drafter = {"name": "transformer", "model": distilled(model, tmp_path)}
+    decoder, copies = Decoder(target, drafter, gamma=Gamma(2, 3), strict=True), 400
+    begins, encoded = [[2]] * (3 * copies), states.repeat(copies, 1, 1)
+    found = decoder.generate(begins, encoder_outputs=encoded, max_new_tokens=3)
+    seen = [Counter(one.tokens for one in found.sequences[row::3]) for row in range(3)]
+    for row in range(3):
+        assert p_value(seen[row], expected[row]) > 1e-4
+        assert p_value(seen[row], expected[row - 1]) < 1e-4  # the sample is large enough to tell audios apart
+    assert 0 < found.metrics.alpha < 1
+
+
+def runs_of(encoder):
+    """Return a list that grows with each run of an encoder."""
+    runs = []
+    encoder.register_forward_pre_hook(lambda *_: runs.append(1))
+    return runs
+
+
+def test_an_encoder_with_the_same_weights_is_shared_and_another_reads_the_same_audio(small, tmp_path):
+    model, states = small
+    target, runs = wrap_model(model), runs_of(model.get_encoder())
+    settings = {"max_new_tokens": 8, "do_sample": False, "eos_token_id": None}
+    others = {"same": {}, "smaller": {"encoder_layers": 1}, "changed": {"change": 0.1}}
+    for name, other in others.items():
+        drafter = {"name": "transformer", "model": distilled(model, tmp_path / name, **other)}
+        decoder = Decoder(target, drafter, gamma=3, temperature=0, strict=True)
+        assert (decoder.drafter.loaded.model.get_encoder() is model.get_encoder()) is (name == "same")
+        own = runs_of(decoder.drafter.loaded.model.get_encoder())
+        function = generate_with(decoder.drafter, gamma=3, strict=True)
+        runs.clear()
+        transformers.GenerationMixin.generate(model, AUDIO, custom_generate=function, **settings)
+        assert runs == own == [1]
+        assert function.metrics.drafted > 0
+    # The last decoder's draft model has an encoder of its own, and nothing to read.
+    with pytest.raises(PluginError, match="has an encoder, and what it is to read is not known"):
+        decoder.generate([[2]] * 3, encoder_outputs=states)
+
+
+def test_the_beams_of_a_sequence_and_their_drafts_read_its_audio(small, tmp_path):
+    model, states = small
+    plain = transformers.GenerationMixin.generate(model, AUDIO, num_beams=2, max_new_tokens=6, do_sample=False)
+    same = {"name": "transformer", "model": distilled(model, tmp_path, decoder_layers=2)}
+    decoder = Decoder(wrap_model(model), same, gamma=3, temperature=0, strict=True)
+    found = decoder.generate([[2]] * 3, encoder_outputs=states, beams=2, max_new_tokens=6)
+    expected = [row[1 : row.index(1) + 1 if 1 in row else None] for row in plain.tolist()]
+    assert [list(row.tokens) for row in found.sequences] == expected
+    assert found.metrics.accepted == found.metrics.drafted > 0
+
+
+def test_what_an_encoder_cannot_read_is_an_error(small, student):
+    model, states = small
+    target = load_model(student)
+    assert not target.reads_ids
+    with pytest.raises(
+        PromptError, match=r"reads input_features. Run the encoder, and pass generate\(\.\.\., encoder"
+    ):
+        Decoder(target).generate([5, 6])
+    with pytest.raises(ArgumentError, match=r"\(3, 8, 32\) where states \[1, S, D\] belong"):
+        Decoder(wrap_model(model)).generate([2], encoder_outputs=states)
