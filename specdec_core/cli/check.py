@@ -1,15 +1,14 @@
 """`specdec check`: the conformance kit on an installed plugin, run by pytest."""
 
 import os
-from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from typer import Argument, Option
 
 from specdec_core.interface.errors import ConfigError, unknown_name
-from specdec_core.study.config.overrides import set_dotted
-from specdec_core.study.config.yaml_source import parse_value
+from specdec_core.study.config.overrides import apply_overrides
+from specdec_core.study.config.yaml_source import document_of
 
 # The settings and tests of the folder in which the command runs have nothing to do with the plugin.
 _OPTIONS = (
@@ -56,7 +55,8 @@ def check(
     kind, _, name = plugin.partition(":")
     if not name:
         raise ConfigError(f"specdec check {plugin}: expected KIND:NAME, e.g. drafter:{kind or 'prompt-copy'}.")
-    given = _parse_assignments(settings or ())
+    document = document_of({}, plugin)
+    apply_overrides(document, settings or (), in_run=True)
     from specdec_core.models.packages import require as require_package
 
     require_package("pytest", "specdec check", "specdec-core[kit]")
@@ -66,24 +66,10 @@ def check(
 
     if kind not in suite.KITS:
         raise ConfigError(f"specdec check {plugin}: " + unknown_name("kind of plugin", kind, suite.KITS))
-    attributes = {"plugin": name, "settings": given, "seed": seed, "device": device}
+    attributes = {"plugin": name, "settings": document.data, "seed": seed, "device": device}
     suite.TestPlugin = type("TestPlugin", (suite.KITS[kind],), attributes)
     chosen = f"({keyword}) and not ({_SLOW})" if keyword and quick else f"not ({_SLOW})" if quick else keyword
     code = pytest.main([*_OPTIONS, "-k", chosen, "--pyargs", suite.__name__, *(pytest_options or ())])
     if code:
         codes: dict[int, int] = {pytest.ExitCode.TESTS_FAILED: 1, pytest.ExitCode.INTERRUPTED: 130}
         raise typer.Exit(codes.get(code, 2))
-
-
-def _parse_assignments(texts: Sequence[str]) -> dict[str, Any]:
-    """Parse settings of the form `key=value`, with a dotted key and a YAML value."""
-    settings: dict[str, Any] = {}
-    for text in texts:
-        key, equals, value = text.partition("=")
-        if not equals or not key.strip():
-            raise ConfigError(f"--set {text}: expected key=value, e.g. min_match=2.")
-        try:
-            set_dotted(settings, key.strip(), parse_value(value, f"--set {text}"))
-        except ConfigError as error:
-            raise ConfigError(f"--set {error}") from None
-    return settings

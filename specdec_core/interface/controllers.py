@@ -73,9 +73,9 @@ class GammaController(ABC):
         self.config = config
 
     @property
-    @abstractmethod
     def max_gamma(self) -> int:
-        """The largest gamma it will ever ask for."""
+        """The largest gamma it will ever ask for: the setting `max_gamma`, unless it is overridden."""
+        return int(self.config.max_gamma)
 
     @abstractmethod
     def open(self, batch: BatchInfo) -> GammaSession:

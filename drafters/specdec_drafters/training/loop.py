@@ -117,7 +117,7 @@ def learning_rate_share(done: float) -> float:
 def make_optimizers(
     parameters: Mapping[str, Tensor], learning_rate: float, embedding_names: Collection[str] = ()
 ) -> list[Optimizer]:
-    """Return Muon for matrices and AdamW for the rest, or AdamW for everything if this torch has no Muon.
+    """Return Muon for matrices and AdamW for the rest.
 
     Muon's steps are scaled to the size of AdamW's, so that one learning rate suits both. It helps short runs; it
     does not suit embeddings, of which a step touches only a few rows.
@@ -128,17 +128,14 @@ def make_optimizers(
         embedding_names: Names of input and output embedding matrices, which AdamW trains.
     """
     body = [weight for name, weight in parameters.items() if weight.dim() == 2 and name not in embedding_names]
-    muon = getattr(torch.optim, "Muon", None)
-    if muon is None or not body:
-        return [_adamw(list(parameters.values()), learning_rate)]
     inside = {id(weight) for weight in body}
     rest = [weight for weight in parameters.values() if id(weight) not in inside]
-    first: Optimizer = muon(body, lr=learning_rate, weight_decay=0.1, adjust_lr_fn="match_rms_adamw")
-    return [first, _adamw(rest, learning_rate)] if rest else [first]
-
-
-def _adamw(weights: list[Tensor], learning_rate: float) -> Optimizer:
-    return torch.optim.AdamW(weights, lr=learning_rate, betas=(0.9, 0.95), weight_decay=0.0)
+    found: list[Optimizer] = []
+    if body:
+        found += [torch.optim.Muon(body, lr=learning_rate, weight_decay=0.1, adjust_lr_fn="match_rms_adamw")]
+    if rest:
+        found += [torch.optim.AdamW(rest, lr=learning_rate, betas=(0.9, 0.95), weight_decay=0.0)]
+    return found
 
 
 def flatten(optimizers: Sequence[Optimizer]) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -321,16 +318,15 @@ class TrainingFolder:
                 header: dict[str, Any] = json.loads(file.metadata()["training"])
         except (SafetensorError, OSError, KeyError, TypeError) as error:
             raise ConfigError(f"{path} is truncated or no checkpoint ({error}). {_ANEW}") from error
-        saved = header["settings"]
-        names = sorted(saved.keys() | self._settings.keys())
-        other = [name for name in names if saved.get(name) != self._settings.get(name)]
-        if other:
-            shown = "; ".join(
-                f"--{name.replace('_', '-')} was {saved.get(name)}, is {self._settings.get(name)}"
-                for name in other
-            )
+        saved, now = header["settings"], self._settings
+        others = "; ".join(
+            f"--{name.replace('_', '-')} was {saved.get(name)}, is {now.get(name)}"
+            for name in sorted(saved.keys() | now.keys())
+            if saved.get(name) != now.get(name)
+        )
+        if others:
             raise ConfigError(
-                f"checkpoint {path} has other settings: {shown}. Use the original settings, or start over with "
+                f"checkpoint {path} has other settings: {others}. Use the original settings, or start over with "
                 "--overwrite and without --resume."
             )
         return header

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import itertools
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from specdec_core import Decoder, Observer
 from specdec_core.decoding import row_seed
@@ -51,32 +50,34 @@ def read_pairs(path: Path, model: LoadedModel) -> list[Pair]:
     return pairs
 
 
+class _Line(BaseModel):
+    """A line of the file: texts, or token ids."""
+
+    model_config = ConfigDict(strict=True)
+
+    source: str | list[int]
+    target: str | list[int] | None = None
+
+
 def _pairs(lines: Iterator[str], path: str, model: LoadedModel) -> Iterator[Pair]:
     for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
         where = f"{path}:{number}"
         try:
-            entry = json.loads(line)
-        except json.JSONDecodeError as error:
+            entry = _Line.model_validate_json(line.strip())
+        except ValidationError as error:
+            problem = error.errors()[0]
+            about = ".".join(map(str, problem["loc"][:1])) or "the line"
             raise ConfigError(
-                f"{where}:{error.colno}: not JSON: {error.msg}; expected one object per line."
+                f'{where}: expected an object with a "source" and optionally a "target", each a text or a list of '
+                f"token ids; {about}: {problem['msg']}."
             ) from error
-        except (ValueError, RecursionError) as error:
-            raise ConfigError(f"{where}: this cannot be read as JSON: {error}.") from error
-        if not isinstance(entry, dict) or "source" not in entry:
-            found = f"keys {', '.join(entry) or 'none'}" if isinstance(entry, dict) else type(entry).__name__
-            raise ConfigError(
-                f'{where}: expected an object with a "source" and optionally a "target"; found {found}.'
-            )
-        target = entry.get("target")
-        yield Pair(
-            _ids(entry["source"], where, "source", model),
-            None if target is None else _ids(target, where, "target", model),
-        )
+        target = None if entry.target is None else _ids(entry.target, where, "target", model)
+        yield Pair(_ids(entry.source, where, "source", model), target)
 
 
-def _ids(value: Any, where: str, name: str, model: LoadedModel) -> tuple[int, ...]:
+def _ids(value: str | list[int], where: str, name: str, model: LoadedModel) -> tuple[int, ...]:
     """Return the token ids of a text, or check given ids."""
     if isinstance(value, str):
         if model.tokenizer is None:
@@ -85,8 +86,8 @@ def _ids(value: Any, where: str, name: str, model: LoadedModel) -> tuple[int, ..
                 "put the tokenizer's files beside the model."
             )
         given = {"text": value} if name == "source" else {"text_target": value}
-        value = model.tokenizer(**given)["input_ids"]
-    if not _are_ids(value, model.vocab_size):
+        value = list(model.tokenizer(**given)["input_ids"])
+    if not value or not 0 <= min(value) <= max(value) < model.vocab_size:
         raise ConfigError(
             f'{where}: "{name}" must be a text, or a non-empty list of token ids from 0 to {model.vocab_size - 1}.'
         )
@@ -96,12 +97,6 @@ def _ids(value: Any, where: str, name: str, model: LoadedModel) -> tuple[int, ..
             f'{where}: "{name}" has {len(value)} tokens, but {model.name} takes fewer than {longest}; shorten it.'
         )
     return tuple(value)
-
-
-def _are_ids(value: Any, size: int) -> bool:
-    if not isinstance(value, Sequence) or isinstance(value, str) or not value:
-        return False
-    return all(isinstance(one, int) and not isinstance(one, bool) and 0 <= one < size for one in value)
 
 
 ROWS_AT_ONCE = 32

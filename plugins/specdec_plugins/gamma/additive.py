@@ -33,11 +33,6 @@ class AdditiveGamma(GammaController):
         that was accepted whole counts like one of gamma tokens.
     """
 
-    @property
-    def max_gamma(self) -> int:
-        """The largest gamma it ever asks for."""
-        return int(self.config.max_gamma)
-
     def open(self, batch: BatchInfo) -> GammaSession:
         """Start a batch; every sequence starts with `initial_gamma`."""
         return _AdditiveGammaSession(self.config, batch.batch_size)

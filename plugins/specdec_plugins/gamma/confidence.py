@@ -59,11 +59,6 @@ class ConfidenceGamma(GammaController):
         is `assistant_confidence_threshold` in the Hugging Face library, 0.4 by default.
     """
 
-    @property
-    def max_gamma(self) -> int:
-        """The largest gamma it ever asks for."""
-        return int(self.config.max_gamma)
-
     def open(self, batch: BatchInfo) -> GammaSession:
         """Start a batch; every sequence starts with `threshold`."""
         session = _LearningSession if self.config.learn else _ConfidenceSession

@@ -74,11 +74,6 @@ class CostAwareGamma(GammaController):
         self._acceptance = AcceptanceByPosition(config.max_gamma, config.decay_steps)
         self._by_batch_size: dict[int, CostEstimates] = {}
 
-    @property
-    def max_gamma(self) -> int:
-        """The largest gamma it ever asks for."""
-        return int(self.config.max_gamma)
-
     def open(self, batch: BatchInfo) -> GammaSession:
         """Start a batch."""
         size = batch.batch_size

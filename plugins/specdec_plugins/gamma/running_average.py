@@ -48,11 +48,6 @@ class RunningAverageGamma(GammaController):
         super().__init__(config)
         self.varies = config.c is None
 
-    @property
-    def max_gamma(self) -> int:
-        """The largest gamma it ever asks for."""
-        return int(self.config.max_gamma)
-
     def open(self, batch: BatchInfo) -> GammaSession:
         """Start a batch; every sequence starts with `initial_gamma`."""
         return _RunningAverageGammaSession(self.config, batch.batch_size)

@@ -12,13 +12,14 @@ from specdec_core.study.config.yaml_source import Document, parse_value
 _MAX_DIGITS = 9
 
 
-def apply_overrides(document: Document, settings: Sequence[str]) -> None:
+def apply_overrides(document: Document, settings: Sequence[str], *, in_run: bool = False) -> None:
     """Replace values of a document.
 
     Args:
         document: Changed in place.
         settings: Overrides such as `generation.max_new_tokens=8` or `runs.bigram.gamma=2`: a dotted key and a
             value in YAML. The parts of the key are keys, indices from 0, or names of entries in a list.
+        in_run: Whether the document is a run or a plugin, so that a bare name in a list stands for a plugin.
 
     Raises:
         ConfigError: If an override is not `key=value`, or its key does not exist.
@@ -28,7 +29,8 @@ def apply_overrides(document: Document, settings: Sequence[str]) -> None:
         if not equals or not key.strip():
             raise ConfigError(f"--set {shortened(text)}: expected key=value, e.g. generation.max_new_tokens=8.")
         name = f"--set {shortened(text)}"
-        path = _Assignment(name, key.strip().split(".")).apply(document.data, parse_value(value, name))
+        assignment = _Assignment(name, key.strip().split("."), in_run=in_run)
+        path = assignment.apply(document.data, parse_value(value, name))
         document.overrides[path] = shortened(text)
 
 

@@ -324,15 +324,15 @@ class RunConfig(Validated):
     name: Annotated[str, Field(min_length=1, max_length=100)] | None = None
     """Name in tables and results; by default made from drafter and gamma."""
     drafter: Any = None
-    """The drafter: the settings of an installed plugin."""
+    """The drafter: a name, or a mapping with `name` and settings."""
     gamma: Any = None
-    """Tokens drafted per step: the settings of a controller."""
+    """Tokens drafted per step: a number, a name, or a mapping."""
     engine: EngineConfig | None = None
     """A server that decodes the prompts instead, with the `drafter` and `gamma` that a replay forecasts."""
     lenience: Any = None
-    """Lenience of the acceptance rule: the settings of a controller; by default 1, which is lossless."""
+    """Lenience l in (0, 1], by default 1, which is lossless: a number, a name, or a mapping."""
     rule: Any = None
-    """The acceptance rule: the settings of a plugin; by default `token`, Algorithm 1 of the paper."""
+    """The acceptance rule: a name, or a mapping with `name` and settings; by default `token`, Algorithm 1."""
     draft_beams: Annotated[int, Field(ge=1)] | None = None
     """With `generation.beams`: nodes in each of the draft's gamma levels; by default as many as beams."""
     draft_sampling: SamplingSettings | None = None
@@ -405,20 +405,12 @@ def study_model(registry: Registry, *, runs_needed: bool = True) -> type[StudyCo
 @lru_cache(maxsize=8)
 def run_model(registry: Registry) -> type[RunConfig]:
     """Return the model of a run that may name exactly the plugins of the registry."""
-    drafter = Field(None, description="The drafter: a name, or a mapping with `name` and settings.")
-    gamma = Field(None, description="Tokens drafted per step: a number, a name, or a mapping.")
-    lenience = Field(None, description="Lenience l in (0, 1], 1 is lossless: a number, a name, or a mapping.")
-    rule = Field(None, description="The acceptance rule: a name, or a mapping with `name` and settings.")
-    any_drafter, any_gamma, any_lenience, any_rule = plugin_types(registry)
-    return create_model(
-        "Run",
-        __base__=RunConfig,
-        __cls_kwargs__=NO_SOURCE,
-        drafter=(any_drafter | None, drafter),
-        gamma=(any_gamma | None, gamma),
-        lenience=(any_lenience | None, lenience),
-        rule=(any_rule | None, rule),
-    )
+    kinds = ("drafter", "gamma", "lenience", "rule")
+    named: Any = {
+        kind: (type_ | None, RunConfig.model_fields[kind])
+        for kind, type_ in zip(kinds, plugin_types(registry), strict=True)
+    }
+    return create_model("Run", __base__=RunConfig, __cls_kwargs__=NO_SOURCE, **named)
 
 
 def study_schema(registry: Registry) -> dict[str, Any]:
