@@ -5,6 +5,7 @@ import json
 import threading
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 import pytest
 
@@ -17,23 +18,18 @@ from tests.study.toy_study import Recorder as Quiet
 
 PROMPTS = ["import os", "def main():", "class A:", "return"]
 TOKENS = 10
-VLLM = {
-    "acceptance_histogram": [1, 1, 1, 1],
-    "num_spec_steps": 4,
-    "num_accepted_draft_tokens": 6,
-    "num_draft_tokens": 12,
-    "num_spec_tokens": 3,
-    "per_step_accepted": None,
-    "per_step_drafted": None,
-}
-"""As vLLM 0.32 answers with `summary`: the prompt and four drafts made 5 + 6 tokens, of which 10 are kept."""
+RECORDED = json.loads((Path(__file__).parents[1] / "serving" / "vllm_answers.json").read_text())
+"""What vLLM 0.32 answered; `.ci/run vllm` asks it again."""
+VLLM = {"metrics": RECORDED["summary"]["class A:"]["metrics"]}
+"""Of an answer of 10 tokens: the prompt and five drafts made 6 + 7 tokens, of which 10 are kept."""
 
 
 class Server:
     """Plays an engine: answers each prompt with a text that follows from it."""
 
-    def __init__(self, owner="someone", more=None, choice=None, counters=None):
+    def __init__(self, owner="someone", more=None, choice=None, counters=None, answers=None):
         self.owner, self.more, self.choice, self.counters = owner, more or {}, choice or {}, counters
+        self.answers = answers or {}
         self.asked = []
         self.dies_after = None
         self.busy = 0
@@ -121,6 +117,9 @@ class Server:
             handler._send({"error": {"message": "This model's maximum context length is 9 tokens."}}, 400)
             return
         prompt = body["prompt"] if "prompt" in body else body["messages"][-1]["content"]
+        if prompt in self.answers:
+            handler._send(self.answers[prompt])
+            return
         text = self.text.format(prompt=prompt)
         said = {"text": text} if "prompt" in body else {"message": {"role": "assistant", "content": text}}
         choice = {"index": 0, "finish_reason": "length", "logprobs": None, **said, **self.choice}
@@ -172,12 +171,29 @@ def compared(serve, server, **more):
     return found.rows[1]
 
 
-def test_figures_of_vllm(serve):
-    row = compared(serve, serve(owner="vllm", more={"metrics": {"speculative_decoding": VLLM}}))
-    assert (row.tokens, row.drafted, row.accepted) == (40, 48, 24)
-    assert row.block_efficiency == 10 / 5, "an accepted draft token that was cut off is in no text"
-    assert row.alpha == 6 / 9
-    assert row.alpha_by_position == (3 / 4, 2 / 3, 1 / 2)
+@pytest.mark.parametrize(
+    ("level", "counted", "drafted", "accepted", "passes"),
+    [
+        ("summary", None, 28, 15, 9),
+        ("none", "none", 28, 15, 9),
+        ("detailed", "detailed", 12, 8, 16),
+        ("detailed", None, 12, 8, 14),  # a draft that was cut off hides two steps that had none
+    ],
+)
+def test_figures_of_vllm(level, counted, drafted, accepted, passes, serve):
+    def counters(server):
+        done = any(one["max_tokens"] == TOKENS for one in server.asked)
+        return "\n".join(RECORDED["counters"][counted]) if done and counted else ""
+
+    server = serve(owner="vllm", answers=RECORDED[level], counters=counters)
+    plain = serve(owner="vllm", answers=RECORDED["plain"])
+    found = compare(study(plain, run_of(server), prompts=list(RECORDED["plain"])), progress=False)
+    assert not found.errors
+    assert not found.failures
+    row = found.rows[1]
+    assert (row.tokens, row.drafted, row.accepted) == (20, drafted, accepted)
+    assert row.block_efficiency == 20 / passes
+    assert row.alpha == (15 / 19 if drafted == 28 else 8 / 9)
     assert row.device.startswith("vllm at 127.0.0.1:")
     assert row.drafter.startswith("served by")
     assert row.tokens_per_second > 0
@@ -185,21 +201,19 @@ def test_figures_of_vllm(serve):
 
 
 @pytest.mark.parametrize(
-    ("told", "accepted", "steps", "rejected"),
+    ("level", "prompt", "accepted", "steps"),
     [
-        ({"per_step_drafted": [3, 2, 3, 4], "per_step_accepted": [0, 2, 1, 3]}, (0, 2, 1, 3), 5, 3),
-        (dict.fromkeys(("num_spec_steps", "num_accepted_draft_tokens", "num_draft_tokens"), 0), (), 10, 0),
-        ({"num_accepted_draft_tokens": 2, "acceptance_histogram": [2, 2, 0, 0]}, (0, 0, 1, 1), 8, 4),
+        ("summary", "class A:", (0, 0, 1, 2, 4), 6),
+        ("detailed", "import os\nimport re\n", (0, 4, 4), 4),
+        ("detailed", "class A:", (), 10),
     ],
-    ids=["detailed", "no step had a draft", "some steps had none"],
+    ids=["summary", "detailed", "no step had a draft"],
 )
-def test_steps_of_vllm(told, accepted, steps, rejected):
-    answer = {"choices": [{"text": "a", "token_ids": [5, 6]}], "usage": {"completion_tokens": 10}}
-    empty = {} if accepted else {"acceptance_histogram": [0, 0, 0, 0]}
-    found = read_answer({**answer, "metrics": {"speculative_decoding": {**VLLM, **empty, **told}}}, 1.5)
+def test_steps_of_vllm(level, prompt, accepted, steps):
+    found = read_answer(RECORDED[level][prompt], 1.5)
     assert found.request.per_step_accepted == accepted
-    assert (found.request.steps, found.request.rejected) == (steps, rejected)
-    assert (found.token_ids, found.seconds) == ((5, 6), 1.5)
+    assert (found.request.steps, found.request.rejected) == (steps, sum(kept < 4 for kept in accepted))
+    assert (len(found.token_ids), found.seconds) == (10, 1.5)
 
 
 def test_figures_of_sglang(serve):
@@ -241,17 +255,21 @@ def test_recorded_answers_of_llama_cpp():
         assert (found.drafted, found.accepted, found.request, found.token_ids) == (drafted, accepted, None, ())
 
 
-def counters(server):
-    done = 100 + sum(one["max_tokens"] == TOKENS for one in server.asked)
-    lines = [("num_drafts", "", 4), ("num_draft_tokens", "", 12), ("num_accepted_tokens", "", 6)]
-    at = [("num_accepted_tokens_per_pos", f',position="{n}"', value) for n, value in enumerate((3, 2, 1))]
-    rows = (f'vllm:spec_decode_{name}_total{{engine="0"{where}}} {v * done}.0' for name, where, v in [*lines, *at])
-    return "# HELP vllm:spec_decode_num_drafts_total x\n" + "\n".join(rows) + "\n"
+@pytest.mark.parametrize(("others", "passes"), [(0, 7), (1, 5)])
+def test_counters_before_and_after(others, passes, serve):
+    """Passes are counted with those of others, and so not known where there are others."""
 
+    def counters(server):
+        done = 100 + sum(one["max_tokens"] == TOKENS for one in server.asked)
+        lines = [("spec_decode_num_drafts_total", 4), ("spec_decode_num_draft_tokens_total", 12)]
+        lines += [("spec_decode_num_accepted_tokens_total", 6), ("inter_token_latency_seconds_count", 6)]
+        lines += [("time_to_first_token_seconds_count", 1 + others)]
+        at = ((f'{{engine="0",position="{n}"}}', value) for n, value in enumerate((3, 2, 1)))
+        lines += [(f"spec_decode_num_accepted_tokens_per_pos_total{where}", value) for where, value in at]
+        return "# HELP vllm:x x\n" + "".join(f"vllm:{name} {value * done}.0\n" for name, value in lines)
 
-def test_counters_before_and_after(serve):
     row = compared(serve, serve(owner="vllm", counters=counters))
-    assert (row.drafted, row.accepted, row.block_efficiency) == (48, 24, 2.0)
+    assert (row.drafted, row.accepted, row.block_efficiency) == (48, 24, 10 / passes)
     assert row.alpha_by_position == (3 / 4, 2 / 3, 1 / 2)
     assert any("the server has counted" in note for note in row.notes)
 
@@ -303,7 +321,7 @@ def test_a_conversation_follows_the_answers_of_the_server(serve, tmp_path):
 
 
 def test_a_conversation_that_outgrows_the_context_of_a_server_ends(serve, tmp_path):
-    baseline, server = serve(), serve(owner="vllm", more={"metrics": {"speculative_decoding": VLLM}})
+    baseline, server = serve(), serve(owner="vllm", more=VLLM)
     baseline.longest = server.longest = 3
     talks = [
         [{"role": "user", "content": f"{word} {turn}"} for turn in range(n)] for word, n in (("a", 4), ("b", 2))
@@ -313,7 +331,7 @@ def test_a_conversation_that_outgrows_the_context_of_a_server_ends(serve, tmp_pa
     more = {"prompts": {"file": str(file)}}
     found = compare(study(baseline, run_of(server), **more), tmp_path / "out", progress=False)
     assert not found.failures
-    assert (found.rows[1].tokens, found.rows[1].block_efficiency) == (4 * TOKENS, 2.0)
+    assert (found.rows[1].tokens, found.rows[1].block_efficiency) == (4 * TOKENS, 10 / 6)
     assert any("2 turns were not decoded" in note for note in found.rows[1].notes)
     written = [json.loads(line) for line in (tmp_path / "out" / "outputs.jsonl").read_text().splitlines()]
     reasons = ["length", "length", "context", "context", "length", "length"]
@@ -357,12 +375,12 @@ def test_greedy_texts_are_compared(serve):
 def test_groups_of_a_server(serve, tmp_path):
     rows = [{"prompt": text, "kind": kind} for text, kind in zip(PROMPTS, "aabb", strict=True)]
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    server = serve(owner="vllm", more={"metrics": {"speculative_decoding": VLLM}})
+    server = serve(owner="vllm", more=VLLM)
     runs = run_of(server, "one"), run_of(server, "two", concurrency=2)
     more = {"prompts": {"file": str(tmp_path / "rows.jsonl"), "group": "kind"}}
     found = compare(study(serve(), runs[0], **more), progress=False)
     first = found.rows[1].groups[0]
-    assert (first.tokens, first.figures["block_efficiency"].value) == (20, 2.0)
+    assert (first.tokens, first.figures["block_efficiency"].value) == (20, 10 / 6)
     assert first.figures["tokens_per_second"].value > 0
     found = compare(study(serve(), *runs, **more), progress=False)
     assert "tokens_per_second" not in found.rows[1].groups[0].figures
@@ -416,7 +434,7 @@ def test_a_server_may_move_but_not_become_another(serve, tmp_path):
 
 
 def test_a_forecast_stands_beside_an_engine(serve, tmp_path):
-    server = serve(owner="vllm", more={"metrics": {"speculative_decoding": VLLM}})
+    server = serve(owner="vllm", more=VLLM)
     drafts = {"drafter": "prompt-copy", "gamma": 3}
     runs = [{**drafts, "name": "here"}, {**run_of(server), **drafts}]
     runs += [{**run_of(server, "longer"), **drafts, "gamma": 4}, run_of(server, "unknown")]

@@ -12,8 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
-from dataclasses import dataclass
-from itertools import chain, repeat
+from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
@@ -43,7 +42,9 @@ SETTINGS: Mapping[str, Mapping[str, str]] = {
 }
 """How each engine calls the settings that OpenAI's API lacks."""
 
-_COUNTER = re.compile(r"^vllm:spec_decode_(\w+?)_total(?:\{([^}]*)\})?\s+([0-9.eE+]+)$", re.MULTILINE)
+_COUNTER = re.compile(
+    r"^vllm:(?:spec_decode_)?(\w+?)_(?:total|seconds_count)(?:\{([^}]*)\})?\s+([0-9.eE+]+)$", re.MULTILINE
+)
 _POSITION = re.compile(r'position="(\d+)"')
 
 
@@ -141,14 +142,7 @@ def _drafts(
 def _vllm_steps(figures: Mapping[str, Any]) -> list[tuple[int, int]] | None:
     if figures.get("per_step_drafted") is not None:  # null where they were not asked for, or nothing was drafted
         return list(zip(figures["per_step_drafted"], figures["per_step_accepted"], strict=True))
-    by_length = figures.get("acceptance_histogram_by_draft_length")
-    if by_length is None:
-        return _uniform(figures.get("acceptance_histogram"), figures["num_draft_tokens"])
-    return [
-        (int(length), kept)
-        for length, counts in by_length.items()
-        for kept in chain.from_iterable(repeat(n, count) for n, count in enumerate(counts))
-    ]
+    return _uniform(figures.get("acceptance_histogram"), figures["num_draft_tokens"])
 
 
 def _uniform(counts: Sequence[int] | None, drafted: int | None) -> list[tuple[int, int]] | None:
@@ -207,7 +201,7 @@ def total(answers: Sequence[Answer], seconds: float, concurrency: int) -> Metric
 
 
 def read_counters(text: str) -> dict[str, float]:
-    """Return vLLM's counters of drafts in the text of `/metrics`; those by position as `per_pos.0`, ..."""
+    """Return vLLM's counters in the text of `/metrics`; those of drafts by position as `per_pos.0`, ..."""
     found: dict[str, float] = {}
     for name, labels, value in _COUNTER.findall(text):
         position = _POSITION.search(labels or "")
@@ -245,6 +239,22 @@ def counted(
         accepted_at=tuple(at),
         seconds=metrics.seconds,
     )
+
+
+def with_passes(
+    metrics: Metrics, before: Mapping[str, float], after: Mapping[str, float], requests: int, concurrency: int
+) -> Metrics:
+    """Return metrics with the forward passes that vLLM has counted, if it decoded nothing else meanwhile.
+
+    Every pass that gives a request tokens has an entry in one of two histograms: the first in that of the time to
+    the first token, the others in that of the latency between tokens. Arguments are those of `counted`.
+    """
+    first, later = (
+        round(after.get(name, 0) - before.get(name, 0)) for name in ("time_to_first_token", "inter_token_latency")
+    )
+    if not metrics.row_steps or first != requests:
+        return metrics
+    return replace(metrics, row_steps=first + later, target_calls=first + later if concurrency == 1 else 0)
 
 
 INSTALL = "pip install 'specdec-core[engines]'"
@@ -313,15 +323,16 @@ class EngineRun:
         with self._errors(f"repeat {number}"):
             answers = list(self._all(limit, advance))
         outputs = tuple(map(_output, answers))
-        metrics = total([one for one in answers if one is not OUTGROWN], perf_counter() - begun, concurrency)
-        after = {} if metrics.row_steps else self._counters()
-        notes = []
-        if after.get("num_drafts", 0) > before.get("num_drafts", 0):
-            metrics = counted(metrics, before, after, len(answers), concurrency)
+        answered = [one for one in answers if one is not OUTGROWN]
+        metrics = total(answered, perf_counter() - begun, concurrency)
+        after, notes = self._counters(), []
+        if not metrics.row_steps and after.get("num_drafts", 0) > before.get("num_drafts", 0):
+            metrics = counted(metrics, before, after, len(answered), concurrency)
             notes.append(
                 "drafts are those that the server has counted meanwhile, of whatever it decoded; "
                 "`--per-request-spec-decode-metrics summary` of vLLM tells those of each request."
             )
+        metrics = with_passes(metrics, before, after, len(answered), concurrency)
         return Repeat(
             *(self._job.task, self._job.run.name, number, metrics, ()),
             outputs=outputs,
