@@ -1,0 +1,148 @@
+"""vLLM itself with every drafter that exports: plain texts, and the accepted tokens of each step as here."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import torch
+
+from specdec_core.interface import DeterministicDrafter, PluginConfig
+from specdec_core.interface.settings import SamplingSettings
+from specdec_core.models import load_model, model_folder, wrap_model
+from specdec_core.registry.registry import default_registry
+from specdec_core.serving.vllm import VllmProposer
+from specdec_core.study.config.prompts import read_prompts
+from specdec_core.study.config.schema import PromptsConfig
+from tests.lossless import PROMPT, VOCAB, enumerate_continuations, p_value
+from tests.serving.vllm_engine import engine, exchange, expected, export, report, served, texts
+from tests.tiny import tiny_model
+
+pytestmark = [pytest.mark.vllm, pytest.mark.filterwarnings("default")]  # vLLM's own warnings
+
+SMALL = {"num_gpu_blocks_override": 24, "max_num_batched_tokens": 64}  # preempts, and reads prompts in chunks
+NGRAM = {"name": "ngram", "text": __file__, "order": 2}
+CUSTOM = {
+    "prompt-copy": "prompt-copy",
+    "ngram": NGRAM,
+    "chain": {"name": "chain", "drafters": ["prompt-copy", NGRAM]},
+    "datastore": {"name": "datastore", "text": "builtin:stdlib", "max_bytes": 200_000},
+    "random": "random",
+    "suffix": "suffix",
+}
+OWN = {
+    "transformer": {"name": "transformer", "model": "builtin:drafter"},
+    "parallel": {"name": "parallel", "model": "builtin:parallel"},
+    "eagle3": {"name": "eagle3", "model": "builtin:eagle3"},
+}
+
+
+@pytest.fixture(scope="module")
+def target():
+    return load_model("builtin:target", device="cpu")
+
+
+@pytest.fixture(scope="module")
+def prompts(target):
+    given = read_prompts(PromptsConfig(builtin="heldout", limit=12), Path())
+    return [target.tokenizer(one.text).input_ids[:128] for one in given]
+
+
+@pytest.fixture(scope="module")
+def plain(prompts):
+    """vLLM's tokens without drafts."""
+    with engine(model_folder("builtin:target")) as llm:
+        return [text.tokens for text in texts(served(llm, prompts))]
+
+
+@pytest.fixture(scope="module")
+def custom(tmp_path_factory, plain):
+    """An engine whose proposer can be exchanged."""
+    config = export(tmp_path_factory.mktemp("exported"), "prompt-copy")
+    with engine(model_folder("builtin:target"), config, **SMALL) as llm:
+        yield llm
+
+
+def check(llm, name, drafter, target, prompts, plain, capsys):
+    """Check the texts and the steps of a drafter, one request at a time, and its texts in a batch."""
+    found = [texts(served(llm, [prompt]))[0] for prompt in prompts]
+    report(capsys, name, found)
+    assert found == expected(target, drafter, prompts)
+    assert [text.tokens for text in found] == plain
+    together = served(llm, prompts)
+    assert sum(output.metrics.num_preemptions for output in together)
+    assert [text.tokens for text in texts(together)] == plain
+
+
+@pytest.mark.parametrize("name", CUSTOM)
+def test_custom_proposers(name, custom, target, prompts, plain, tmp_path, capsys):
+    exchange(custom, export(tmp_path, CUSTOM[name])["model"])
+    check(custom, name, CUSTOM[name], target, prompts, plain, capsys)
+
+
+class Failing(DeterministicDrafter):
+    """Copies the last tokens, and fails after some."""
+
+    def draft(self, tokens, budget):
+        if tokens[-1] % 5 == 0:
+            raise RuntimeError("five")
+        return tokens[-budget:]
+
+
+class FailingProposer(VllmProposer):
+    def make_drafter(self, target):
+        return Failing(PluginConfig(), target)
+
+
+def test_a_drafter_that_fails_costs_no_request(custom, prompts, plain, caplog):
+    exchange(custom, f"{__name__}.FailingProposer")
+    with caplog.at_level(logging.WARNING):
+        found = texts(served(custom, prompts))
+    assert [text.tokens for text in found] == plain
+    assert sum(len(text.drafts) for text in found) > 20
+    assert any(
+        "five" in record.message and "goes on without a draft" in record.message for record in caplog.records
+    )
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_drafters_that_vllm_runs_itself(name, target, prompts, plain, tmp_path, capsys):
+    config = export(tmp_path / "exported", OWN[name])
+    with engine(model_folder("builtin:target"), config, **SMALL) as llm:
+        check(llm, name, OWN[name], target, prompts, plain, capsys)
+
+
+def test_every_drafter_that_needs_token_ids_alone_is_here():
+    registry = default_registry()
+    assert set(CUSTOM) == {
+        name for name in registry.names("drafter") if registry.drafter_config(name).token_ids_only
+    }
+
+
+def expanded(x, cumulative, num_tokens, replace_from=0, replace_to=0):
+    """Give each row's value to all its drafted positions, which vLLM 0.32 forgets on a CPU (its issue 55005)."""
+    counts = cumulative.diff(prepend=cumulative.new_zeros(1))
+    return torch.where(x == replace_from, replace_to, x).repeat_interleave(counts, output_size=num_tokens)
+
+
+@pytest.mark.parametrize("drafter", ["prompt-copy", {"name": "transformer"}], ids=["exported", "draft model"])
+def test_samples_have_the_targets_distribution(drafter, tmp_path, monkeypatch):
+    small = {
+        name: tiny_model("llama", VOCAB, seed, 0.8, head_dim=32) for seed, name in enumerate(("target", "draft"))
+    }
+    for name, model in small.items():
+        model.save_pretrained(tmp_path / name)
+    if drafter != "prompt-copy":
+        drafter = {**drafter, "model": str(tmp_path / "draft")}
+    config = export(tmp_path / "exported", drafter)
+    with engine(tmp_path / "target", config, skip_tokenizer_init=True, max_model_len=64) as llm:
+        monkeypatch.setattr("vllm.v1.sample.rejection_sampler.expand_batch_to_tokens", expanded)
+        outputs = served(llm, [list(PROMPT)] * 3000, temperature=1, max_tokens=4, ignore_eos=False)
+    found = texts(outputs)
+    steps = [step for text in found for step in text.drafts]
+    accepted = sum(accepted for _, accepted in steps)
+    assert len(steps) < accepted + len(steps) < sum(drafted for drafted, _ in steps)
+    exact = enumerate_continuations(wrap_model(small["target"]), SamplingSettings(temperature=1), length=4)
+    assert p_value(Counter(tuple(text.tokens) for text in found), exact) > 1e-4
