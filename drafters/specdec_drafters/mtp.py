@@ -182,6 +182,20 @@ class MtpModel(modeling_layers.MtpModel):  # type: ignore[misc]  # transformers 
         """Have transformers rename weights as for its own classes."""
         return False
 
+    def tie_with_main_model(self, main_model: Any) -> None:
+        """Share the target's embeddings only once the layer is read, which may have its own.
+
+        Weights are read into modules in place, and so would overwrite those of the target.
+        """
+        read = self._modules.get("embed_tokens")
+        super().tie_with_main_model(main_model)
+        if read is None:
+            vocab, size = main_model.get_input_embeddings().weight.shape
+            self.embed_tokens = nn.Embedding(vocab, size, device="meta")
+            del self.shared_head
+        elif not read.weight.is_meta:
+            self.embed_tokens = read
+
     def _adjust_missing_and_unexpected_keys(self, loading_info: Any) -> None:
         super()._adjust_missing_and_unexpected_keys(loading_info)
         missing, unknown = sorted(loading_info.missing_keys), sorted(loading_info.unexpected_keys)
@@ -196,7 +210,7 @@ class TargetMtpHead(StateHead):
     """The MTP layer of a target's own checkpoint, with the target's embeddings, which are in memory once.
 
     Args:
-        layers: What transformers read; it has one layer.
+        layers: What transformers read; it has one layer, and the target's embeddings if it has none of its own.
         target: The target.
 
     References:
@@ -212,7 +226,7 @@ class TargetMtpHead(StateHead):
         self.layer = layers.layers[0]
         self.rotary_emb = copy.deepcopy(layers.rotary_emb)
         self.target_norm = copy.deepcopy(target.get_decoder().norm)
-        read = target.get_input_embeddings().weight.detach()
+        read = layers.embed_tokens.weight.detach()
         output = target.get_output_embeddings().weight.detach()
         self.embed_tokens = nn.Embedding(read.shape[0], read.shape[1], device="meta")
         self.lm_head = nn.Linear(output.shape[1], output.shape[0], bias=False, device="meta")
@@ -293,15 +307,20 @@ def read_own_mtp(model: str, target: TargetInfo) -> tuple[TargetMtpHead, tuple[i
     described = _described(own)
     embeddings = own.get_output_embeddings().weight
     described.config.name_or_path, described.config.dtype = str(path.parent), embeddings.dtype
+    advice = "Name a checkpoint that has one; those of Qwen need transformers 5.20."
+    if "quantization_config" in keys | text:
+        advice = "This checkpoint is quantized: name the one that it was made from in `model`."
     try:
         # Initial values are drawn from the global generator.
         with torch.random.fork_rng(devices=[]), without_progress_bar():
             layers = MtpModel.from_pretrained(described, device_map={"": embeddings.device})
         head = TargetMtpHead(layers, own)
+        if text.get("mtp_use_dedicated_embeddings") and layers.embed_tokens is own.get_input_embeddings():
+            raise ValueError("by its config it has embeddings of its own, and the checkpoint has none")
     except Exception as error:  # code of any family
         raise ModelError(
             f"drafter 'mtp': transformers {__version__} cannot read an MTP layer of a {type(own).__name__} from "
-            f"{source}: {error}. Name a checkpoint that has one; those of Qwen need transformers 5.20."
+            f"{source}: {error}. {advice}"
         ) from error
     return beside(head, embeddings), (len(own.get_decoder().layers),)
 
@@ -310,8 +329,14 @@ def _described(target: Any) -> Any:
     """Return a copy of a target whose config says of its one MTP layer what transformers asks for.
 
     Raises:
-        ModelError: The layer has a state.
+        ModelError: The layer has a state, or what it shares with the target is offloaded.
     """
+    shared = target.get_input_embeddings(), target.get_output_embeddings(), target.get_decoder().norm
+    if any(one.weight.is_meta for one in shared):
+        raise ModelError(
+            "drafter 'mtp': the embeddings or the final norm of this target are offloaded, and an MTP layer reads "
+            "them. Map them to a device in `device_map`, or choose another drafter."
+        )
     described = copy.copy(target)  # shares all modules
     described.config = copy.deepcopy(target.config)
     config = described.config.get_text_config(decoder=True)

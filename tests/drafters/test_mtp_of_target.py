@@ -158,6 +158,8 @@ def test_the_drafter_passes_the_kit(small, check):
         ({NORM: torch.ones(5)}, "another shape .*post_norm"),
         ({"config": {"mtp_num_hidden_layers": 2}}, "has 2 MTP layers"),
         ({"config": {"mtp_layer_types": ["linear_attention"]}}, "has linear_attention"),
+        ({"config": {"mtp_use_dedicated_embeddings": True}}, "embeddings of its own.* has none"),
+        ({"mtp.shared_head.weight": torch.ones(40, 32)}, "unknown .*shared_head.weight"),
     ],
 )
 def test_layers_that_cannot_be_built_are_refused(changes, said, tmp_path):
@@ -178,3 +180,24 @@ def test_a_copy_without_the_layer_drafts_with_that_of_its_base(tmp_path):
     assert head.embed_tokens.weight.data_ptr() == tuned.model.get_input_embeddings().weight.data_ptr()
     own, _ = read_own_mtp("target", base.info())
     assert torch.equal(head.layer.eh_proj.weight, own.layer.eh_proj.weight)
+
+
+def test_embeddings_of_the_layer_are_read_beside_those_of_the_target(tmp_path):
+    given = torch.randn(40, 32)
+    config, tensors = {"mtp_use_dedicated_embeddings": True}, {"mtp.embed_tokens.weight": given}
+    target = load_model(write(tmp_path, "qwen3_5", config=config, **tensors))
+    kept = {name: weight.clone() for name, weight in target.model.state_dict().items()}
+    head, _ = read_own_mtp("target", target.info())
+    assert torch.equal(head.embed_tokens.weight, given)
+    assert all(torch.equal(weight, kept[name]) for name, weight in target.model.state_dict().items())
+
+
+def test_a_quantized_layer_and_an_offloaded_target_are_refused(tmp_path):
+    target = load_model(write(tmp_path / "target", "qwen3_5"))
+    scaled = {"mtp.layers.0.mlp.up_proj.weight_scale_inv": torch.ones(1)}
+    other = write(tmp_path / "fp8", "qwen3_5", config={"quantization_config": {"quant_method": "fp8"}}, **scaled)
+    with pytest.raises(ModelError, match=r"weight_scale_inv.*quantized: name the one that it was made from"):
+        read_own_mtp(other, target.info())
+    target.model.get_input_embeddings().to("meta")
+    with pytest.raises(ModelError, match="are offloaded"):
+        read_own_mtp("target", target.info())
