@@ -59,7 +59,16 @@ class ModelFeatures:
         return self._copy("output", self._model.get_output_embeddings().weight)
 
     def _copy(self, name: str, weight: Tensor) -> Tensor:
-        """Return a copy of a weight, the same one each time: a drafter that writes to it changes no text."""
+        """Return a copy of a weight, the same one each time: a drafter that writes to it changes no text.
+
+        Raises:
+            ModelError: It is offloaded.
+        """
+        if weight.is_meta:
+            raise ModelError(
+                f"the {name} embedding of this target is offloaded, and the drafter reads its weights. Map it to "
+                "a device in `device_map`, or choose another drafter."
+            )
         if name not in self._copies:
             self._copies[name] = weight.detach().clone()
         return self._copies[name]
