@@ -30,6 +30,8 @@ _RECURRENT = {*_STATES, "hybrid", "hybrid_sliding"}
 _POSITIONS = ("max_position_embeddings", "max_target_positions", "max_decoder_position_embeddings")
 _SOURCE_POSITIONS = ("max_encoder_position_embeddings", "max_source_positions", "max_position_embeddings")
 """Names of the limits of positions in the configs of transformers, of a decoder and of an encoder."""
+MOST_UNCACHED = 16
+"""Of a row of a recurrent model, before a draft: more are cached in a pass of their own."""
 TESTED_ATTENTION = ("sdpa", "eager")
 """Implementations of attention that take a mask for each sequence."""
 
@@ -126,6 +128,11 @@ class LoadedModel:
         """Whether its weights are on several devices, or offloaded to a disk."""
         devices = set(getattr(self.model, "hf_device_map", {}).values())
         return len(devices) > 1 or "disk" in devices
+
+    @property
+    def most_uncached(self) -> int | None:
+        """With recurrent layers, the most tokens of a row that wait for a draft to be read with; None without."""
+        return MOST_UNCACHED if self.family.recurrent else None
 
     @property
     def max_positions(self) -> int | None:

@@ -10,8 +10,8 @@ from specdec_core.interface import ModelError, TokenTree
 from specdec_core.interface.errors import PluginWarning
 from specdec_core.models import ModelSession, compile_model, pack, with_exact_shapes, wrap_model
 from specdec_core.models.load.probe import uncached_logits
+from specdec_core.models.loaded import MOST_UNCACHED
 from specdec_core.models.prefix_cache import PrefixCache
-from specdec_core.models.run.model_session import MOST_UNCACHED
 from specdec_core.models.run.recurrent import RecurrentCache, StateLayer
 from specdec_core.testing import DrafterKit
 from specdec_core.testing.harness import tiny_target

@@ -23,9 +23,6 @@ from specdec_core.models.run.placement import Block, Placement
 from specdec_core.models.run.prompt_inputs import PromptInputs
 from specdec_core.models.run.recurrent import RecurrentCache
 
-MOST_UNCACHED = 16
-"""Of a row of a recurrent model, before a draft: more are cached in a pass of their own."""
-
 
 class ModelSession:
     """Cached forward passes over one batch, with rollback in O(1).
@@ -137,7 +134,8 @@ class ModelSession:
         A recurrent model reads them again after each rejection, and caches them with a pass that drafts nothing.
         So does the first pass of `prompt`.
         """
-        return self._prompt is not None or (self._family.recurrent and uncached > MOST_UNCACHED)
+        most = self._loaded.most_uncached
+        return self._prompt is not None or (most is not None and uncached > most)
 
     @inference_only
     def resume(self, rows: Sequence[int], lengths: Sequence[int], capacity: int) -> None:

@@ -200,6 +200,8 @@ class RecordHeader(_Part):
     """First token of the decoder of an encoder-decoder target; None for the others."""
     max_length: Annotated[int, Field(ge=1)] | None = None
     """The most tokens of a sequence that the target takes; None for no limit."""
+    most_uncached: Annotated[int, Field(ge=1)] | None = None
+    """With recurrent layers, the most tokens that are read again with a draft; None for other targets."""
     hidden_size: Annotated[int, Field(ge=1)] | None = None
     """D, if hidden states are stored."""
     top_k: Annotated[int, Field(ge=0)] = 0

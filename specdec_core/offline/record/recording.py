@@ -264,6 +264,7 @@ def _outline(job: TargetJob, tasks: Sequence[Task], options: RecordOptions) -> O
         eos_ids=target.eos_ids,
         start_id=target.start_id,
         max_length=target.family.max_positions if switched else target.max_positions,
+        most_uncached=target.most_uncached,
         hidden_size=target.features.hidden_size if options.hidden and target.features is not None else None,
         top_k=min(options.top_k, target.vocab_size),
         versions=library_versions(),

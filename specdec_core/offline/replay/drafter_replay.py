@@ -494,7 +494,7 @@ class _Found:
             offered = np.clip(self._text.reach - np.arange(len(self._text)), 0, width)
         least = None if self._least is None else _windows(self._least, width, 0)
         ratio, confidence = _windows(self._ratio, width, 0), _windows(self._confidence, width, np.nan)
-        where = own.tokens, self._text.limit, self._text.reach, own.number, own.sample
+        where = own.tokens, self._text.limit, self._text.reach, self._text.uncached, own.number, own.sample
         return TextAcceptance(ratio, offered, confidence, *where, least=least)
 
 

@@ -4,8 +4,9 @@ With a lossless acceptance rule the emitted text has the target's distribution w
 Algorithm 1 accepts a draft token at a position where the drafter has q and the target emitted y with probability
 min(1, q(y) / p(y)), independently of all that came before. Steps are therefore a Markov chain along the text: one
 that begins at position i accepts n tokens with a probability that depends on i alone, and the next begins at
-i + n + 1. Expectations follow by dynamic programming over the positions. Other lossless rules have another
-acceptance given the text, and the rest is the same; docs/exact-replay.md has the proofs.
+i + n + 1. Expectations follow by dynamic programming over the positions. A recurrent target reads tokens again
+after a rejection, and drafts nothing where they are too many: for one, it is over their number as well. Other
+lossless rules have another acceptance given the text, and the rest is the same: docs/exact-replay.md has proofs.
 
 References:
     Leviathan, Kalman, Matias 2023, Algorithm 1 and appendix A.1 (arXiv 2211.17192).
@@ -15,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +25,23 @@ Floats: TypeAlias = NDArray[np.float64]
 
 _CELLS = 4_000_000
 """The most numbers of an array of probabilities; texts beyond are computed in turn."""
+
+
+class Uncached(NamedTuple):
+    """The tokens that a recurrent target reads again with the next draft, as those after a rejection.
+
+    Attributes:
+        begin: Number of tokens that the first step reads.
+        most: More are read without a draft.
+    """
+
+    begin: int
+    most: int
+
+
+def uncached_after(uncached: Any, drafted: Any, accepted: int) -> Any:
+    """Return how many tokens the step after one reads, the last one included; of numbers or arrays."""
+    return np.where(accepted == drafted, 1, uncached + accepted + 1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,11 +55,13 @@ class DraftedText:
         offered: `[L]` int64, the tokens of the draft that begins at each position when as many as possible are
             asked for, which may reach beyond the text.
         reach: The most tokens that the text and a draft may have together; see `TextAcceptance`.
+        uncached: What a recurrent target reads; None for others.
     """
 
     accept: Floats
     offered: NDArray[np.int64]
     reach: int
+    uncached: Uncached | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -144,7 +164,11 @@ def _counts_of(texts: Sequence[DraftedText], gamma: int) -> ExpectedCounts:
     # The probability that a token and all before it in the draft are accepted.
     reached: Floats = np.cumprod(accept, axis=2, dtype=np.float64)
     before = np.concatenate([np.ones((*asked.shape, 1)), reached], axis=2)  # [N, L, K + 1]
-    begins = _begins(before, accept, left > 0)
+    ends = np.concatenate([1 - accept, np.ones((*asked.shape, 1))], axis=2)
+    moves = before * ends * (left > 0)[..., None]  # of n accepted tokens: the next step begins at i + n + 1
+    begins, reading = _begins(moves), np.zeros(left.shape)
+    if texts[0].uncached is not None:
+        begins, reading = _begins_by_uncached(texts, moves, drafted)
 
     def total(values: Floats) -> Floats:
         sums: Floats = np.einsum("nl,nlk->nk", begins, values)
@@ -155,9 +179,11 @@ def _counts_of(texts: Sequence[DraftedText], gamma: int) -> ExpectedCounts:
     verified: Floats = np.where(at < verifiable[..., None], before[..., :gamma], 0.0)
     by_length = begins[..., None] * (drafted[..., None] == counts)
     by_asked = begins[..., None] * (asked[..., None] == counts)
+    by_length[..., 0] += reading
+    by_asked[..., 0] += reading
     calls = np.maximum(drafted, asked > 0)
     return ExpectedCounts(
-        steps=begins.sum(axis=1),
+        steps=(begins + reading).sum(axis=1),
         drafted=(begins * drafted).sum(axis=1),
         draft_calls=(begins * calls).sum(axis=1),
         asked_at=total(wanted),
@@ -170,22 +196,44 @@ def _counts_of(texts: Sequence[DraftedText], gamma: int) -> ExpectedCounts:
     )
 
 
-def _begins(before: Floats, accept: Floats, inside: NDArray[np.bool_]) -> Floats:
+def _begins(moves: Floats) -> Floats:
     """Return the probability that a step begins at each position, `[N, L]`.
 
     Args:
-        before: `[N, L, K + 1]`, the probability that a draft's first 0, 1, ... K tokens are accepted.
-        accept: `[N, L, K]`, the probability of each token, given those before it; 0 beyond the draft.
-        inside: `[N, L]`, which positions belong to a text.
+        moves: `[N, L, K + 1]`, the probability that a step there accepts 0, 1, ... K tokens; 0 beyond a text.
     """
-    number, longest, width = before.shape
-    ends = np.concatenate([1 - accept, np.ones((number, longest, 1))], axis=2)
-    moves = before * ends * inside[..., None]  # the probability that n tokens are accepted: the next is i + n + 1
+    number, longest, width = moves.shape
     begins = np.zeros((number, longest + width))
     begins[:, 0] = 1.0
     for i in range(longest):
         begins[:, i + 1 : i + 1 + width] += begins[:, i, None] * moves[:, i]
-    return np.where(inside, begins[:, :longest], 0.0)
+    return np.where(moves.any(axis=2), begins[:, :longest], 0.0)
+
+
+def _begins_by_uncached(
+    texts: Sequence[DraftedText], moves: Floats, drafted: NDArray[np.int64]
+) -> tuple[Floats, Floats]:
+    """Return the probability that a step with a draft begins at each position, and that one without, `[N, L]`.
+
+    Args:
+        texts: The texts.
+        moves: As in `_begins`.
+        drafted: `[N, L]`, the length of the draft at each position.
+    """
+    number, longest, width = moves.shape
+    known = [text.uncached for text in texts if text.uncached is not None]
+    over = max(one.most for one in known) + 1  # this number stands for more
+    begins = np.zeros((number, longest + width, over + 1))
+    rows = np.arange(number)
+    begins[rows, 0, [min(one.begin, over) for one in known]] = 1.0
+    for i in range(longest):
+        begins[:, i + 1, 1] += begins[:, i, over]
+        for accepted in range(width):
+            reached = begins[:, i, :over] * moves[:, i, accepted, None]
+            after = uncached_after(np.arange(over), drafted[:, i, None], accepted)
+            np.add.at(begins[:, i + 1 + accepted], (rows[:, None], np.minimum(after, over)), reached)
+    begins = np.where(moves.any(axis=2, keepdims=True), begins[:, :longest], 0.0)
+    return begins[..., :over].sum(axis=2), begins[..., over]
 
 
 def _padded(arrays: Sequence[Any], longest: int) -> Any:

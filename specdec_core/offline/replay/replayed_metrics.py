@@ -25,7 +25,7 @@ from specdec_core.decoding.guard import PluginGuard, opened
 from specdec_core.decoding.proposer import checked_plan
 from specdec_core.interface import AcceptanceRule, BatchInfo, ConfigError, GammaController, Outcome, StepReport
 from specdec_core.interface.controllers import FixedGamma
-from specdec_core.offline.replay.expected_counts import ExpectedCounts, expected_counts
+from specdec_core.offline.replay.expected_counts import ExpectedCounts, expected_counts, uncached_after
 from specdec_core.offline.replay.text_acceptance import TextAcceptance
 
 _UNKNOWN = -1
@@ -213,7 +213,8 @@ class _Run:
 
     def metrics(self) -> Metrics:
         """Decode the text, and return what was counted."""
-        tally, at = Tally(1), 0
+        tally, at, known = Tally(1), 0, self._text.uncached
+        waiting = 0 if known is None else known.begin
         while at < len(self._tokens):
             with self._guard.calling(self._controller):
                 plan = checked_plan(self._session.plan(), 1, self._max_gamma)
@@ -224,10 +225,12 @@ class _Run:
                     "nothing. Replay a controller of lines, or compare live."
                 )
             with self._guard.calling(self._controller):
-                asked = min(plan[0], self._text.room(at))
+                too_many = known is not None and waiting > known.most
+                asked = 0 if too_many else min(plan[0], self._text.room(at))
                 drafted, accepted = self._draft(at, asked)
                 report = self._report(tally.steps, at, asked, drafted, accepted)
                 self._session.observe(report)
+            waiting = int(uncached_after(waiting, drafted, accepted))
             tally.add(report)
             self._guard.step += 1
             at += len(report.outcome.committed[0])

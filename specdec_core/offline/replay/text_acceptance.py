@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from specdec_core.decoding.guard import PluginGuard
 from specdec_core.interface import AcceptanceRule, ConfigError, PluginError
-from specdec_core.offline.replay.expected_counts import DraftedText
+from specdec_core.offline.replay.expected_counts import DraftedText, Uncached
 from specdec_core.verification import SpeculativeSampling
 
 
@@ -28,6 +28,7 @@ class TextAcceptance:
         limit: The most tokens that the text could have had.
         reach: The most tokens that the text and a draft may have together: one less than the limit, since the last
             position is for the target's own token, or what the drafter's `max_length` leaves of it.
+        uncached: What a recurrent target reads again; None for others.
         number: Number of the prompt.
         sample: Number of the text of this prompt.
         by_budget: The same for budgets of 1, 2, ... K tokens, for drafters whose drafts depend on it; else empty.
@@ -41,6 +42,7 @@ class TextAcceptance:
     tokens: NDArray[np.int64]
     limit: int
     reach: int
+    uncached: Uncached | None = None
     number: int = 0
     sample: int = 0
     by_budget: tuple[TextAcceptance, ...] = ()
@@ -96,14 +98,14 @@ class TextAcceptance:
     def drafted(self, gamma: int, rule: AcceptanceRule | None = None) -> DraftedText:
         """Return what follows for a fixed gamma, at most K; see `accept`."""
         if not self.by_budget or not gamma:
-            return DraftedText(self.accept(rule), self.offered, self.reach)
+            return DraftedText(self.accept(rule), self.offered, self.reach, self.uncached)
         # Near the limit, fewer tokens are asked for.
         budgets = np.clip(self.reach - np.arange(len(self)), 1, gamma)
         accept, offered = np.zeros(self.ratio.shape), np.zeros(len(self), dtype=np.int64)
         for budget in np.unique(budgets).tolist():
             own, here = self.asked(budget), budgets == budget
             accept[here], offered[here] = own.accept(rule)[here], own.offered[here]
-        return DraftedText(accept, offered, self.reach)
+        return DraftedText(accept, offered, self.reach, self.uncached)
 
 
 def rule_name(rule: AcceptanceRule) -> str:

@@ -43,6 +43,7 @@ from specdec_core.interface.settings import SamplingSettings
 from specdec_core.models import LoadedModel
 from specdec_core.models.device import inference_only
 from specdec_core.offline.record.format import RecordedText
+from specdec_core.offline.replay.expected_counts import Uncached
 from specdec_core.sampling.candidates import TemperedCandidates
 from specdec_core.sampling.generators import RowGenerators, draw_with_total, row_seed
 from specdec_core.sampling.logits import LogitsToProbs, argmax, with_token_ids
@@ -226,6 +227,7 @@ class ForcedText:
         limit: The most tokens that the text could have had.
         reach: The most tokens that the text and a draft may have together: one less than the limit, since the last
             position is for the target's own token, or what the drafter's `max_length` leaves of it.
+        uncached: What a recurrent target reads again; None for others.
         hidden: `[L, D]` float, what each token was predicted from; None if no drafter needs it.
         all_p: Tokens `[L, k]` int64 and their p `[L, k]` float32, if they are all tokens that p does not exclude;
             None where the record does not say so.
@@ -236,6 +238,7 @@ class ForcedText:
     begin: tuple[int, ...]
     limit: int
     reach: int
+    uncached: Uncached | None = None
     hidden: Tensor | None = None
     all_p: tuple[NDArray[np.int64], NDArray[np.float32]] | None = None
     hidden_states: Mapping[int, Tensor] = field(default_factory=dict)

@@ -52,6 +52,7 @@ def memory_record(
         eos_ids=target.eos_ids,
         start_id=target.start_id,
         max_length=target.max_length(1),
+        most_uncached=target.most_uncached,
         parts=(header,),
     )
     return Record(Path("memory"), whole, (part,)), part

@@ -43,6 +43,7 @@ from specdec_core.verification import SpeculativeSampling
 from specdec_drafters.settings import TransformerConfig
 from specdec_drafters.transformer import TransformerDrafter
 from tests.drafters.support import heads_for
+from tests.models.hybrids import hybrid
 from tests.offline.replay.support import PROMPT, replayed, small_target
 from tests.toys import CountingDrafter, Lenience, SparseDrafter
 
@@ -230,6 +231,28 @@ def test_a_drafter_with_a_shorter_context_than_the_target(target, tmp_path):
                 found = expected_metrics(acceptance, 3).metrics
                 for name in ("target_calls", "drafted", "accepted", "rejected", "steps_asked", "asked_at"):
                     assert getattr(found, name) == pytest.approx(getattr(live.metrics, name)), name
+
+
+@pytest.mark.parametrize("kind", ["heads", "transformer"])
+def test_steps_of_a_recurrent_target_that_read_without_a_draft(kind, tmp_path):
+    target = wrap_model(hybrid("qwen3_5"))
+    if kind == "heads":
+        drafter = heads_for(target, tmp_path)
+    else:
+        target.model.save_pretrained(tmp_path)
+        drafter = TransformerDrafter(TransformerConfig(model=str(tmp_path)), target.info())
+        with torch.no_grad():
+            for weight in drafter.loaded.model.parameters():
+                weight += 0.02 * weight.std(correction=0) * torch.randn(weight.shape)
+    generation = GenerationSettings(max_new_tokens=36, ignore_eos=True)
+    for prompt in (PROMPT, tuple(range(2, 20))):
+        live = Decoder(target, drafter, gamma=3, temperature=0).generate([list(prompt)], generation)
+        texts = recorded_texts(target, prompt, [live.sequences[0].tokens], GREEDY, 36)
+        acceptance = replayed(target, texts, GREEDY, drafter, 3, 36).acceptance()
+        for gamma in (3, Gamma(3)):
+            found = expected_metrics(acceptance, gamma, greedy=True, draws=1).metrics
+            for name in ("target_calls", "drafted", "accepted", "rejected", "steps_asked"):
+                assert getattr(found, name) == pytest.approx(getattr(live.metrics, name)), (name, gamma)
 
 
 @pytest.mark.parametrize("family", ["gpt2", "t5"])
