@@ -89,7 +89,8 @@ class LoadedModel:
         eos_ids: End-of-sequence token ids.
         start_id: The decoder's first token for encoder-decoder models, else None.
         features: Embeddings and hidden states for drafters, or None if it has no output embedding.
-        lock: Held during a forward pass of a model that keeps its rotary frequencies, which change, in itself.
+        lock: Held during a forward pass of a model that keeps in itself what changes between passes: its rotary
+            frequencies, or the capacity of its experts.
         passes: Its captured forward passes, if it is compiled; else None.
         exact_shapes: The number of columns of a step's forward pass; None if it depends on the draft.
         bits: Of its weights, if `quantize` rounded them; else None.
@@ -293,7 +294,9 @@ def _keeps_states(config: Any) -> bool:
 
 
 def _reject_dependence(model: Any, config: Any) -> None:
-    if capacity := getattr(config, "expert_capacity", None):
+    # With room for all tokens of a pass, none is dropped.
+    everything = getattr(config, "moe_eval_capacity_token_fraction", 0) >= 1
+    if (capacity := getattr(config, "expert_capacity", None)) and not everything:
         raise ModelError(
             f"{type(model).__name__} (model_type {config.model_type!r}): an expert takes {capacity} tokens of a "
             "forward pass at most and drops the others, so that a draft changes the logits of other tokens."

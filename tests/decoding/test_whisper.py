@@ -199,3 +199,56 @@ def test_what_an_encoder_cannot_read_is_an_error(small, student):
         Decoder(target).generate([5, 6])
     with pytest.raises(ArgumentError, match=r"\(3, 8, 32\) where states \[1, S, D\] belong"):
         Decoder(wrap_model(model)).generate([2], encoder_outputs=states)
+
+
+_IDS = {"vocab_size": 40, "bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 1, "decoder_start_token_id": 2}
+_SMALL = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 48}
+
+
+def speech_to_text():
+    """Return a model that makes the mask of its encoder's states of that of its inputs, and such inputs."""
+    sizes = {"d_model": 32, "conv_channels": 16, "input_feat_per_channel": 8, **BOTH_SIDES}
+    config = transformers.Speech2TextConfig(**_IDS, **sizes, conv_kernel_sizes=[3, 3], max_target_positions=48)
+    mask = (torch.arange(32) < torch.tensor([[32], [20]])).long()
+    return config, {"input_features": torch.randn(2, 32, 8), "attention_mask": mask}
+
+
+def moonshine():
+    """Return a model whose encoder returns a mask."""
+    sides = {
+        f"{side}_num_{what}": 2 for side in ("encoder", "decoder") for what in ("hidden_layers", "attention_heads")
+    }
+    sizes = {"hidden_size": 32, "intermediate_size": 48, **sides}
+    mask = (torch.arange(4000) < torch.tensor([[4000], [2000]])).long()
+    return transformers.MoonshineConfig(**_IDS, **sizes), {
+        "input_values": torch.randn(2, 4000),
+        "attention_mask": mask,
+    }
+
+
+def vision_encoder_decoder():
+    """Return a model whose two sides are of other families, and images."""
+    encoder = transformers.ViTConfig(**_SMALL, image_size=28, patch_size=14)
+    decoder = transformers.GPT2Config(vocab_size=40, n_embd=32, n_layer=2, n_head=4, n_positions=64)
+    config = transformers.VisionEncoderDecoderConfig.from_encoder_decoder_configs(encoder, decoder)
+    config.decoder_start_token_id, config.pad_token_id, config.vocab_size = 2, 1, 40
+    return config, {"pixel_values": torch.randn(2, 3, 28, 28)}
+
+
+@pytest.mark.parametrize("family", [speech_to_text, moonshine, vision_encoder_decoder])
+def test_encoders_of_other_families_run_once_and_their_masks_are_kept(family):
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        config, inputs = family()
+    kind = transformers.AutoModelForSpeechSeq2Seq._model_mapping.get(type(config), None)
+    model = random_model(config, kind=kind or transformers.VisionEncoderDecoderModel)
+    asked = {"output_logits": True, "return_dict_in_generate": True, "eos_token_id": None, "pad_token_id": 1}
+    settings = {**inputs, "max_new_tokens": 12, "do_sample": False, **asked}
+    expected = torch.stack(model.generate(**settings).logits)
+    function = generate_with("prompt-copy", gamma=Gamma(3, 1, 0), strict=True)
+    runs = runs_of(model.get_encoder())
+    found = torch.stack(model.generate(custom_generate=function, **settings).logits)
+    torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
+    assert (expected[:, 0] - expected[:, 1]).abs().max() > 0.01
+    assert runs == [1]
+    assert function.metrics.accepted > 0

@@ -8,6 +8,7 @@ import pytest
 import torch
 import transformers
 
+from specdec_core import generate_with
 from specdec_core.decoding.decoder import Decoder
 from specdec_core.interface import ModelError
 from specdec_core.interface.errors import PromptError
@@ -257,3 +258,14 @@ def test_experts_that_take_few_tokens_of_a_pass_are_refused():
     config = transformers.SwitchTransformersConfig(**sizes, **IDS, decoder_start_token_id=0)
     with pytest.raises(ModelError, match="takes 64 tokens of a forward pass at most"):
         wrap_model(random_model(config))
+
+
+def test_experts_with_room_for_all_tokens_of_a_pass_are_decoded():
+    sizes = {"d_model": 32, "num_experts": 4, "encoder_sparse_step": 2, "decoder_sparse_step": 2, **BOTH_SIDES}
+    model = random_model(transformers.NllbMoeConfig(**sizes, **IDS, decoder_start_token_id=2))
+    settings = {"max_new_tokens": 12, "do_sample": False, "output_logits": True, "return_dict_in_generate": True}
+    inputs = {"input_ids": torch.tensor([[5, 6, 7, 8], [9, 10, 0, 0]]), **settings}
+    function = generate_with(CountingDrafter(40), gamma=Gamma(3, 1), strict=True)
+    found, expected = (model.generate(**inputs, custom_generate=one).logits for one in (function, None))
+    torch.testing.assert_close(torch.stack(found), torch.stack(expected), atol=1e-4, rtol=1e-4)
+    assert function.metrics.drafted > 0

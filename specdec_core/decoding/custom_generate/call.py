@@ -278,15 +278,16 @@ def _read_encoder(
     loaded: LoadedModel, ids: Tensor, inputs: Tensor | None, arguments: Mapping[str, Any]
 ) -> tuple[list[list[int]] | None, Encoded]:
     """Return the ids that the encoder reads, if it reads ids that are known, and what it gave."""
-    mask, sources = arguments.get("attention_mask"), None
+    mask, sources, output = arguments.get("attention_mask"), None, arguments["encoder_outputs"]
     if inputs is not None:
         inputs = inputs.repeat_interleave(len(ids) // len(inputs), dim=0)
         if not inputs.is_floating_point():
             known = loaded.reads_ids and bool((inputs >= 0).all())
             sources = _unpadded(inputs, mask, "attention_mask", right=True) if known else None
             inputs = None
+    mask = getattr(output, "attention_mask", mask)  # of the states, where the encoder has made one
     mask = None if mask is None or mask.bool().all() else mask
-    return sources, Encoded(arguments["encoder_outputs"][0], mask, loaded.model.get_encoder(), inputs)
+    return sources, Encoded(output[0], mask, loaded.model.get_encoder(), inputs)
 
 
 def _check_length(loaded: LoadedModel, call: Call) -> None:

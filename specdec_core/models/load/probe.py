@@ -14,13 +14,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers.modeling_outputs import BaseModelOutput
 
 from specdec_core.interface.errors import ModelError
 from specdec_core.models.device import inference_only
 from specdec_core.models.load.checkpoint import check_complete, quiet_loading, without_progress_bar
 from specdec_core.models.loaded import TESTED_ATTENTION, LoadedModel, attention_of, inspect_family
-from specdec_core.models.run.encoder import Encoded
+from specdec_core.models.run.encoder import Encoded, EncoderOutput
 from specdec_core.models.run.model_session import ModelSession
 from specdec_core.models.run.prompt_inputs import PromptInputs
 
@@ -281,7 +280,7 @@ def uncached_logits(
         source = example_sources(loaded, rows=1)[0][0] if source is None else source
         given = {"decoder_input_ids": ids}
         if isinstance(source, Tensor):
-            given["encoder_outputs"] = BaseModelOutput(last_hidden_state=source[None])
+            given["encoder_outputs"] = EncoderOutput(last_hidden_state=source[None])
         else:
             given["input_ids"] = torch.tensor([list(source)], device=loaded.device)
     logits = loaded.model(**given, use_cache=False).logits

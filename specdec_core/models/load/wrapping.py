@@ -59,7 +59,9 @@ def wrap_model(
         eos_ids=read_eos_ids(name, generation, text_config),
         start_id=start if family.encoder_decoder else None,
         features=features_of(model),
-        lock=nullcontext() if family.rotary_switch is None else RLock(),
+        lock=RLock()
+        if family.rotary_switch is not None or hasattr(text_config, "expert_capacity")
+        else nullcontext(),
     )
     return probe_model(loaded)
 

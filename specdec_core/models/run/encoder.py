@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -41,6 +42,14 @@ class Encoded(NamedTuple):
 
         states = self.states.repeat_interleave(times, dim=0)
         return self._replace(states=states, mask=repeat(self.mask), inputs=repeat(self.inputs))
+
+
+@dataclass
+class EncoderOutput(BaseModelOutput):  # type: ignore[misc]
+    """An encoder's output as any model takes it: with what the classes of some families have."""
+
+    attention_mask: Tensor | None = None  # Moonshine
+    router_logits: tuple[Tensor, ...] | None = None  # NLLB-MoE
 
 
 class EncoderMemory:
@@ -106,11 +115,12 @@ class EncoderMemory:
         return self._made(EncoderDecoderCache(cache, DynamicCache()), states, mask)
 
     def _made(self, caches: EncoderDecoderCache, states: Tensor, mask: Tensor | None) -> dict[str, Any]:
+        output = EncoderOutput(last_hidden_state=states, attention_mask=mask)
         if mask is not None and self._boolean and mask.shape[1] == states.shape[1]:
             # As transformers would make it. From `[B, S]` it would first look whether anything is masked: a wait.
             mask = mask[:, None, None].bool()
         return {
-            "encoder_outputs": BaseModelOutput(last_hidden_state=states),
+            "encoder_outputs": output,
             "attention_mask": mask,
             "past_key_values": caches,
         }
@@ -124,7 +134,7 @@ def _encode(loaded: LoadedModel, sources: Sequence[Sequence[int]] | None, other:
                 f"{loaded.name} has an encoder, and what it is to read is not known. A draft model needs weights "
                 "of the encoder that are the target's, as distilled decoders have, or the target's inputs."
             )
-        with torch.inference_mode():
+        with torch.inference_mode(), loaded.lock:
             inputs = {loaded.model.main_input_name: other.inputs.to(loaded.device, loaded.model.dtype)}
             return Encoded(encoder(**inputs, attention_mask=other.mask)[0], other.mask, encoder)
     lengths = [len(source) for source in sources]
@@ -137,6 +147,6 @@ def _encode(loaded: LoadedModel, sources: Sequence[Sequence[int]] | None, other:
     ids = [[*source, *[pad_id] * (width - len(source))] for source in sources]
     real = torch.arange(width) < torch.tensor(lengths)[:, None]
     mask = None if real.all() else moved(real.long(), loaded.device)
-    with torch.inference_mode():
+    with torch.inference_mode(), loaded.lock:
         output = encoder(input_ids=uploaded(ids, loaded.device), attention_mask=mask)
     return Encoded(output.last_hidden_state, mask, encoder)
