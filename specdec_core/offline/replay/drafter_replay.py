@@ -38,6 +38,7 @@ from specdec_core.models.load.model_requirements import unmet_requirements
 from specdec_core.offline.record.decode import forced_pass
 from specdec_core.offline.record.format import PartHeader, Record, RecordedText, RecordPart
 from specdec_core.offline.record.recorded_target import load_recorded, target_info
+from specdec_core.offline.replay.expected_counts import Uncached
 from specdec_core.offline.replay.text_acceptance import TextAcceptance
 from specdec_core.offline.replay.text_oracle import ForcedDraft, ForcedText, TextOracle
 from specdec_core.registry.nesting import Keys
@@ -114,7 +115,9 @@ class Preparation:
         begin = text.prompt if start is None else (start,)
         last, states = self._hidden(text, hidden_layers) if hidden_layers else (None, {})
         limit = self._limit(text, len(begin))
-        return ForcedText(text, begin, limit, limit - 1, last, self._all_p(text), states)
+        most = self.record.header.most_uncached
+        uncached = None if most is None else Uncached(len(begin), most)
+        return ForcedText(text, begin, limit, limit - 1, uncached, last, self._all_p(text), states)
 
     def _all_p(self, text: RecordedText) -> tuple[NDArray[np.int64], NDArray[np.float32]] | None:
         """Return the most probable tokens and their p, if no others have any; None in greedy decoding."""
