@@ -93,8 +93,8 @@ class Assistant:
                 a row from its length on are not read.
 
         Returns:
-            Logits `[B, V]` of the next token, and the state that it is predicted from, `[B, D]`. A logit is minus
-            infinity where the assistant did not compute it.
+            Logits `[B, V]` of the next token, minus infinity where none is computed, and the state that it is
+            predicted from, `[B, D]`.
         """
         model = self.model
         both = torch.cat([moved(one, model.device, model.dtype) for one in (self._embed(tokens), states)], dim=-1)
@@ -106,13 +106,23 @@ class Assistant:
             shared_kv_states=dict(zip(self.layers, context, strict=True)),
             use_cache=False,
         ).last_hidden_state
-        if model.masked_embedding is None:
-            logits = model.lm_head(output)[:, 0]
-        else:
-            logits = model.masked_embedding(output, model.lm_head.weight)[:, 0]
-            # The lowest value is that of the tokens of other clusters, and depends on other rows.
-            logits = logits.masked_fill(logits == logits.amin(-1, keepdim=True), float("-inf"))
-        return logits, model.post_projection(output)[:, 0]
+        return self._logits(output[:, 0]), model.post_projection(output)[:, 0]
+
+    def _logits(self, states: Tensor) -> Tensor:
+        """Return logits `[B, V]`: of the tokens of the likeliest clusters, where the vocabulary is in clusters.
+
+        transformers gives the others the lowest logit of the batch less one, with which rows depend on each other.
+        """
+        model, clusters = self.model, self.model.masked_embedding
+        logits: Tensor
+        if clusters is None:
+            logits = model.lm_head(states)
+            return logits
+        chosen = clusters.centroids(states).topk(clusters.centroid_intermediate_top_k).indices
+        ids = clusters.token_ordering.view(clusters.num_centroids, -1)[chosen].flatten(1)
+        scores = (model.lm_head.weight[ids] @ states[..., None])[..., 0]
+        logits = scores.new_full((len(ids), model.vocab_size), float("-inf"))
+        return logits.scatter_(1, ids, scores)
 
     def _mask(self, kind: str, lengths: Tensor, slots: int) -> Tensor:
         """Return the slots that each row attends to, `[B, 1, 1, slots]` bool."""
