@@ -69,6 +69,9 @@ def compare(
 
     `--set timing=false` measures acceptance alone. With --record, nothing is decoded: runs are replayed.
 
+    `--set deploy=vllm` decodes by vLLM's rules, and ends with the command that serves the best drafter there, and
+    the figures to expect of vLLM's metrics. With --output, the drafter is exported to that folder.
+
     Exit code 1: a plugin failed while it decoded, or a lossless run at temperature 0 departs from the baseline.
     Exit code 2: also if a run ended early.
 
@@ -80,6 +83,7 @@ def compare(
     specdec compare study.yaml --set repeats=1 --set runs.0.gamma=2
     specdec compare study.yaml --ray
     specdec compare examples/replay.yaml --record builtin:code
+    specdec compare study.yaml --set deploy=vllm --output results
     ```
     """
     mode.check()
@@ -106,7 +110,12 @@ def compare(
                 ray=how.ray,
                 progress=progress,
             )
-    show(result, how)
+    below = None
+    if loaded.config.deploy is not None:
+        from specdec_core.serving.deployment import deployment
+
+        below = "\n\n".join(deployment(result, results.output))
+    show(result, how, below)
 
 
 def read_machines(paths: Sequence[Path], record: str | None) -> list[Machine]:

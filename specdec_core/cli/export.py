@@ -73,6 +73,9 @@ def export(
             )
         made = vllm_module.export(default_registry(), folder, given["drafter"], config, asked, overwrite=overwrite)
         path, command = made.path, made.command
-        more = f"\n\nnum_speculative_tokens {made.gamma}: {made.reason}."
+        more = (
+            f"\n\nnum_speculative_tokens {made.gamma}: {made.reason}. `specdec compare STUDY --set deploy=vllm` "
+            "forecasts others."
+        )
     where = "nothing to write: vLLM reads the target's checkpoint" if path is None else f"written: {path}"
     output_console().print(f"{where}\n\nServe with it:\n\n    {command}{more}", soft_wrap=True)

@@ -90,6 +90,8 @@ class FixedGammaConfig(PluginConfig):
 
     gamma: Annotated[int, Field(ge=0, le=MAX_GAMMA, strict=True)] = 5
     """Number of tokens drafted in every step; 0 is autoregressive decoding."""
+    skip_first: bool = False
+    """Draft nothing in the first step, which reads the prompt, as vLLM does."""
 
 
 class FixedGamma(GammaController):
@@ -106,7 +108,8 @@ class FixedGamma(GammaController):
 
     def open(self, batch: BatchInfo) -> GammaSession:
         """Start a batch."""
-        return FixedGammaSession(self.max_gamma, batch.batch_size)
+        first = 0 if self.config.skip_first else self.max_gamma
+        return FixedGammaSession(self.max_gamma, batch.batch_size, first=first)
 
 
 class FixedGammaSession(GammaSession):
@@ -116,14 +119,19 @@ class FixedGammaSession(GammaSession):
         gamma: The number of tokens.
         batch_size: B.
         tree: The shape of every draft, if it is a tree.
+        first: The number of tokens in the first step, if it is another.
     """
 
-    def __init__(self, gamma: int, batch_size: int, tree: TreeShape | None = None) -> None:
-        self._plan = tree or (gamma,) * batch_size
+    def __init__(
+        self, gamma: int, batch_size: int, tree: TreeShape | None = None, *, first: int | None = None
+    ) -> None:
+        self._plan: tuple[int, ...] | TreeShape = tree or (gamma,) * batch_size
+        self._next = self._plan if first is None else (first,) * batch_size
 
     def plan(self) -> Sequence[int] | TreeShape:
         """Return gamma for each sequence, or the tree."""
-        return self._plan
+        plan, self._next = self._next, self._plan
+        return plan
 
 
 class ScriptedGamma(GammaController):

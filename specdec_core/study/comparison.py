@@ -114,8 +114,10 @@ class Comparison:
         from specdec_core.study.report.groups import group_tables, large_groups
         from specdec_core.study.report.layout import Prose
         from specdec_core.study.report.paired import MIN_PROMPTS
+        from specdec_core.study.report.served import served_table
         from specdec_core.study.report.tables import quality_table, results_table
 
+        yield from (Prose(f"Left out: {line}", "yellow") for line in self.study.left_out)
         for number, (task, found) in enumerate(self._verdicts()):
             if number:
                 yield Prose("")
@@ -126,7 +128,8 @@ class Comparison:
             yield from (Prose(line, "red") for line in (*found.failures, *found.departures))
             yield from (Prose(f"Warning: {line}", "yellow") for line in found.warnings)
             groups = group_tables(task if wide else large_groups(task))
-            tables = [replace(results, title=None), quality_table(task), diagnosis_table(task), *groups]
+            own = [replace(results, title=None), quality_table(task), diagnosis_table(task), served_table(task)]
+            tables = [*own, *groups]
             for index, table in enumerate(filter(None, tables)):
                 if index:
                     yield Prose("")

@@ -98,7 +98,8 @@ def expected_metrics(
     if costs is not None:
         costs.check(longest)
     tokens = np.array(list(map(len, acceptance)), dtype=np.float64)
-    if isinstance(gamma, GammaController) and type(gamma) is not FixedGamma:
+    fixed = type(gamma) is FixedGamma and not gamma.config.skip_first
+    if isinstance(gamma, GammaController) and not fixed:
         if draws < 1:
             raise ConfigError(f"draws is {draws!r}; it must be a whole number, at least 1.")
         accept = [[each.accept(rule) for each in text.by_budget or (text,)] for text in acceptance]

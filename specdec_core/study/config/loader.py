@@ -19,6 +19,7 @@ from specdec_core.registry.registry import Registry, default_registry
 from specdec_core.registry.validation_errors import MAX_PROBLEMS, Form, describe
 from specdec_core.study.config.benchmarks import GENERATION, SAMPLING
 from specdec_core.study.config.checks import run_problems
+from specdec_core.study.config.deploy import as_in_vllm
 from specdec_core.study.config.grid import Expanded, expand, too_many
 from specdec_core.study.config.overrides import apply_overrides
 from specdec_core.study.config.prompt_file import PromptText
@@ -99,7 +100,11 @@ class _Loader:
         for problem in run_problems(config, runs, tasks, self._registry, self._folder):
             self._note(*problem)
         self._raise_problems()
-        return Study(self._path, config, (_baseline(config), *runs), tuple(tasks))
+        left_out: tuple[str, ...] = ()
+        if config.deploy is not None:
+            tasks, left_out = as_in_vllm(tasks, recorded=bool(self._recorded))
+            runs = list({run.name: run for task in tasks for run in task.runs[1:]}.values())
+        return Study(self._path, config, (_baseline(config), *runs), tuple(tasks), left_out)
 
     def _where(self, path: Keys, key: bool = False) -> str:
         origin = self._origin(path)

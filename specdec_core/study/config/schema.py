@@ -374,6 +374,9 @@ class StudyConfig(Validated):
     """How often each run is timed, in turns: a number, a mapping, or `auto` for its defaults."""
     timing: bool = True
     """`false` measures acceptance alone: each run decodes once, and with `--ray` side by side."""
+    deploy: Literal["vllm"] | None = None
+    """Decode by the rules of a server, leave out what it cannot run, and end with the command to serve the best
+    drafter and the figures to expect there."""
     lossless: bool = False
     """Reject runs whose lenience may be below 1, and lossy acceptance rules."""
     baseline: BaselineConfig | None = None

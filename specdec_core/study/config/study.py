@@ -100,6 +100,7 @@ class Task:
         runs: The runs to compare, the baseline first.
         warmup_config: Where the warm-up prompts come from; None without any.
         warmup: What drafters that remember decode before the prompts of each repeat.
+        counted: With `deploy`, the number of tokens that the server would decode; None where all count.
     """
 
     name: str | None
@@ -112,6 +113,7 @@ class Task:
     runs: tuple[Run, ...]
     warmup_config: PromptsConfig | None = None
     warmup: tuple[PromptText, ...] = ()
+    counted: int | None = None
 
     @property
     def served(self) -> bool:
@@ -151,12 +153,14 @@ class Study:
         config: The validated settings.
         runs: The runs to compare, the baseline first, with grids expanded.
         tasks: The tasks, with grids expanded; a single unnamed one if the study has no `tasks`.
+        left_out: With `deploy`, a line for each run that the server cannot decode, with the reason.
     """
 
     path: Path
     config: StudyConfig
     runs: tuple[Run, ...]
     tasks: tuple[Task, ...]
+    left_out: tuple[str, ...] = ()
 
     @property
     def folder(self) -> Path:
@@ -166,6 +170,7 @@ class Study:
     def shared(self) -> dict[str, Any]:
         """Return the settings shared by all tasks, including defaults, as plain data."""
         plain = self.config.model_dump(mode="json", include={"batch_size", "repeats", "lossless"})
+        plain |= {} if self.config.deploy is None else {"deploy": self.config.deploy}
         return plain if self.config.timing else {**plain, "repeats": 1, "timing": False}
 
     def chosen(self, names: Sequence[str], option: str = "--task") -> tuple[Task, ...]:

@@ -13,10 +13,16 @@ from specdec_core.study.run.finished_repeats import Output, Repeat
 _PERCENTILES = (10, 50, 90, 95, 99)
 
 
-def run_requests(repeats: Mapping[int, Repeat]) -> dict[str, Any]:
-    """Return the figures of the requests of a run, by the fields of `RunSummary`, from its finished repeats."""
+def run_requests(repeats: Mapping[int, Repeat], counted: int | None = None) -> dict[str, Any]:
+    """Return the figures of the requests of a run, by the fields of `RunSummary`, from its finished repeats.
+
+    Args:
+        repeats: The repeats.
+        counted: Number of new tokens after which no step begins that counts; None if all do.
+    """
     first = next(iter(repeats.values()), None)
     each = [] if first is None else [one.metrics for one in first.outputs if one.metrics is not None]
+    each = each if counted is None else [one.split(0, counted)[0] for one in each]
     drafts = [one for one in each if one.num_spec_tokens]
     seconds = (one for repeat in repeats.values() for one in repeat.request_seconds)
     values = {

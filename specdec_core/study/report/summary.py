@@ -319,7 +319,7 @@ def _summary(result: StudyResult, run: Run, measured: _TaskMetrics) -> RunSummar
         **counts,
         **speed,
         **expected,
-        **run_requests(repeats),
+        **run_requests(repeats, None if run.engine is not None else task.counted),
         diagnosis=None,
         quality=None if quality is None else asdict(quality),
         seed=task.generation.seed,
