@@ -69,6 +69,6 @@ class PromptInputs:
             logits.append(output.logits[:, -1])
             tokens.append(moved(logits[-1].argmax(dim=-1), ids.device))
             ids = torch.cat([ids, tokens[-1][:, None]], dim=1)
-            arguments = model._update_model_kwargs_for_generation(output, arguments)
+            arguments = model._update_model_kwargs_for_generation(output, arguments, is_encoder_decoder=False)
             made = model.prepare_inputs_for_generation(ids, next_sequence_length=1, **arguments)
         return torch.stack(tokens, dim=1), torch.stack(logits, dim=1)
