@@ -79,6 +79,7 @@ def test_hidden_states_of_a_prompt_are_in_the_slots_of_its_tokens():
     states = model(**given, output_hidden_states=True).hidden_states[1]
     ids, real = given.pop("input_ids"), given["attention_mask"].bool()
     prompt = PromptInputs(ids, given)
+    assert (prompt.slots(trash=20)[~real] == 20).all()
     session = ModelSession(wrap_model(model), 3, 20, hidden_layers=(1,), prompt=prompt)
     session.forward([row[kept].tolist() for row, kept in zip(ids, real, strict=True)])
     for found, wanted, kept in zip(session.hidden_states[1], states, real, strict=True):
