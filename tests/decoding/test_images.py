@@ -8,8 +8,10 @@ import pytest
 import torch
 
 from specdec_core import Decoder, generate_with
+from specdec_core.interface import TokenTree
 from specdec_core.models import ModelSession, wrap_model
 from specdec_core.models.run.prompt_inputs import PromptInputs
+from tests.generation.families import noisy
 from tests.lossless import p_value
 from tests.multimodal import FAMILIES, IMAGE, build, prompts
 from tests.toys import CountingDrafter, Gamma, TableDrafter
@@ -51,6 +53,20 @@ def test_a_batch_with_images_is_decoded_as_generate_does(family):
     assert model.generate(**given, **GREEDY, custom_generate=function).equal(expected)
     assert 0 < function.metrics.accepted < function.metrics.drafted
     assert function.metrics.target_calls < 14
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("drafter", ["tree", "another model for images"])
+@pytest.mark.parametrize("family", ["gemma3", "qwen3_vl"])
+def test_trees_and_draft_models_follow_images(family, drafter, tmp_path):
+    model, given = build(family), prompts(family, ROWS)
+    noisy(model).save_pretrained(tmp_path)  # it reads ids only
+    tree = {"drafter": TableDrafter(40), "gamma": Gamma(5, tree=TokenTree((-1, -1, 0, 0, 1)))}
+    draft_model = {"drafter": {"name": "transformer", "model": str(tmp_path)}, "gamma": 3}
+    function = generate_with(**(tree if drafter == "tree" else draft_model), strict=True)
+    settings = GREEDY | {"max_new_tokens": 40}
+    assert model.generate(**given, **settings, custom_generate=function).equal(model.generate(**given, **settings))
+    assert 0 < function.metrics.accepted < function.metrics.drafted
 
 
 @pytest.mark.slow

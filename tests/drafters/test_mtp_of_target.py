@@ -8,11 +8,17 @@ import json
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import DeepseekV3Config, GenerationConfig, LogitsProcessorList
+from transformers import (
+    AutoModelForCausalLM,
+    AutoModelForImageTextToText,
+    DeepseekV3Config,
+    GenerationConfig,
+    LogitsProcessorList,
+)
 from transformers.generation.candidate_generator import MTPCandidateGenerator
 from transformers.modeling_layers import MtpModel
 
-from specdec_core import Decoder, load_model
+from specdec_core import Decoder, generate_with, load_model
 from specdec_core.decoding.observers import TraceObserver
 from specdec_core.interface import ModelError
 from specdec_core.models import wrap_model
@@ -25,6 +31,7 @@ from tests import lossless
 from tests.conformance import failure_of, kit_of
 from tests.generation.families import DECODERS
 from tests.models.hybrids import hybrid
+from tests.multimodal import IMAGE, build, prompts
 from tests.toys import Gamma
 
 pytestmark = pytest.mark.skipif(not hasattr(MtpModel, "forward_layer"), reason="needs transformers 5.20")
@@ -68,6 +75,13 @@ def single_experts(key, weight):
     }
 
 
+def random_layer(model):
+    layer = MtpModel(described(copy.deepcopy(model)), 1).layers[0]  # gives the copy's embeddings new values
+    for weight in layer.parameters():
+        weight.data.normal_(float(weight.dim() == 1), 0.4)  # those of norms are near 1
+    return layer
+
+
 def write(folder, family, vocab=40, sharpness=4.0, fused=False, drop=(), config=None, **more):
     """Write a tiny target with an MTP layer, as they are published; return its folder's name."""
     if family == "deepseek_v3":
@@ -77,9 +91,7 @@ def write(folder, family, vocab=40, sharpness=4.0, fused=False, drop=(), config=
     torch.manual_seed(1)
     final = model.get_decoder().norm.weight
     final.data.add_(0.5 * torch.randn_like(final))  # or the states before and after it would be alike
-    layer = MtpModel(described(copy.deepcopy(model)), 1).layers[0]  # gives the copy's embeddings new values
-    for weight in layer.parameters():
-        weight.data.normal_(float(weight.dim() == 1), 0.4)  # those of norms are near 1
+    layer = random_layer(model)
     model.save_pretrained(folder)
     path = folder / "model.safetensors"
     tensors, keys = load_file(path), json.loads((folder / "config.json").read_text())
@@ -201,3 +213,19 @@ def test_a_quantized_layer_and_an_offloaded_target_are_refused(tmp_path):
     target.model.get_input_embeddings().to("meta")
     with pytest.raises(ModelError, match="are offloaded"):
         read_own_mtp("target", target.info())
+
+
+@pytest.mark.slow
+def test_it_drafts_after_images(tmp_path):
+    torch.manual_seed(1)
+    build("qwen3_5").save_pretrained(tmp_path)
+    text = AutoModelForCausalLM.from_pretrained(tmp_path)
+    path, config = tmp_path / "model.safetensors", json.loads((tmp_path / "config.json").read_text())
+    save_file(load_file(path) | published(text, random_layer(text), False), path, {"format": "pt"})
+    config["text_config"]["mtp_num_hidden_layers"] = 1
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    model = AutoModelForImageTextToText.from_pretrained(tmp_path)
+    given = prompts("qwen3_5", [[5, IMAGE, 6, 7], [4, 3]]) | {"max_new_tokens": 24, "do_sample": False}
+    function = generate_with(drafter=OWN, gamma=3, strict=True)
+    assert model.generate(**given, custom_generate=function).equal(model.generate(**given))
+    assert 0 < function.metrics.accepted < function.metrics.drafted

@@ -77,7 +77,8 @@ class ModelSession:
         self.device = loaded.device
         self.lengths = [0] * batch_size
         self.calls = 0
-        self._passes = loaded.passes if loaded.family.ragged and not loaded.family.recurrent else None
+        captured = loaded.family.ragged and not loaded.family.recurrent and prompt is None
+        self._passes = loaded.passes if captured else None
         self._read: list[int] | None = None  # tokens that a rollback left, where fewer are cached
         self._drafting = [False] * batch_size  # rows that have read drafted tokens since the last rollback
         self._cache: SlotCache | None
@@ -88,7 +89,8 @@ class ModelSession:
         else:
             self._cache = self._passes.cache(batch_size, capacity, layers)
         self._prompt = prompt
-        self._shift = None if prompt is None or prompt.shift is None else moved(prompt.shift, self.device)
+        shift = None if prompt is None else prompt.shift
+        self._shift = None if shift is None else moved(shift, self.device)
         self._memory = EncoderMemory(loaded, sources, encoded) if loaded.encoder_decoder else None
         self._tree: CachedTree | None = None
         self._placement = Placement(self.device)
