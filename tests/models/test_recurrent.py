@@ -15,10 +15,12 @@ from specdec_core.models.prefix_cache import PrefixCache
 from specdec_core.models.run.recurrent import RecurrentCache, StateLayer
 from specdec_core.testing import DrafterKit
 from specdec_core.testing.harness import tiny_target
-from specdec_drafters.settings import TransformerConfig
+from specdec_drafters.heads.drafter import HeadsDrafter
+from specdec_drafters.settings import HeadsConfig, TransformerConfig
 from specdec_drafters.transformer import TransformerDrafter
 from tests import lossless
 from tests.conformance import failures, kit_of
+from tests.drafters.support import write_random_heads
 from tests.models.hybrids import FAMILIES, VOCAB, hybrid
 from tests.pairwise import some
 from tests.tiny import tiny_model
@@ -289,12 +291,25 @@ def test_a_recurrent_draft_model_drafts_lines_where_trees_are_asked_for(tmp_path
     assert result.metrics.drafted > LENGTH
 
 
-@pytest.mark.slow
-def test_the_kit_over_recurrent_target_and_draft_model(tmp_path, monkeypatch):
+@pytest.fixture
+def kit_target(monkeypatch):
     loaded = wrap_model(hybrid("qwen3_5", lossless.VOCAB, sharpness=2.0))
     monkeypatch.setattr(tiny_target, "_TINY_TARGETS", {})
     monkeypatch.setattr(tiny_target, "tiny_loaded_model", lambda *_, **__: loaded)
+    return loaded
+
+
+@pytest.mark.slow
+def test_the_kit_over_recurrent_target_and_draft_model(kit_target, tmp_path):
     hybrid("nemotron_h", lossless.VOCAB, sharpness=2.0).save_pretrained(tmp_path)
     kit = kit_of(DrafterKit, lambda info: TransformerDrafter(TransformerConfig(model=str(tmp_path)), info))
     checks = "rollback", "rows_independent", "many_steps", "joins_later", "waiting_rows", "sessions_independent"
     assert failures(kit, *checks, "draft_sampled_from_q", "greedy_equals_baseline") == {}
+
+
+@pytest.mark.slow
+def test_the_kit_over_a_recurrent_target_whose_hidden_states_are_read(kit_target, tmp_path):
+    write_random_heads(tmp_path / "heads.safetensors", kit_target)
+    config = HeadsConfig(model=str(tmp_path / "heads.safetensors"))
+    kit = kit_of(DrafterKit, lambda info: HeadsDrafter(config, info))
+    assert failures(kit, "greedy_equals_baseline", "lossless_trees", "replay_equals_live") == {}
