@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -30,8 +30,17 @@ _TESTED_WINDOWS = {"mistral": {"sliding_window"}, "gemma3_text": {"sliding_windo
 """Settings of tested families whose effect shows only with length, and that are tested, too."""
 _WINDOW = 6
 """Length of the twin's windows, in tokens."""
-_SHORT, _LONG = (5, 2), (19, 8)
-"""Numbers of tokens of the two sequences, without and with windows."""
+_SHORT, _LONG, _STATE = (5, 2), (19, 8), (6, 1)
+"""Numbers of tokens of the two sequences, without and with windows, and before a state."""
+_Step: TypeAlias = tuple[tuple[int, int], tuple[int, int]]
+"""Drafted and accepted tokens of each sequence."""
+_STEPS: Sequence[_Step] = (((3, 1), (1, 0)), ((2, 1), (0, 0)))
+_STATE_STEPS: Sequence[_Step] = (
+    ((2, 0), (0, 0)),
+    *(((2, 2), (n, n)) for n in (1, 0, 2, 1, 0)),
+    ((2, 1), (0, 0)),
+)
+"""The same with recurrent layers: some, no and all tokens are accepted, also of a text that begins again."""
 
 _TOLERANCE = {torch.float32: 2e-3, torch.float64: 1e-6}
 _HALF_TOLERANCE = 0.06
@@ -131,57 +140,37 @@ def _difference(loaded: LoadedModel, twin: LoadedModel | None) -> str | None:
 
     If there is a twin, two longer sequences are decoded with it, too.
     """
+    lengths, steps = (_STATE, _STATE_STEPS) if loaded.family.recurrent else (_SHORT, _STEPS)
     try:
-        if loaded.family.recurrent and (reason := _compare_with_states(loaded)) is not None:
-            return reason
-        reason = _compare_with_uncached(loaded, _SHORT)
+        reason = _compare_with_uncached(loaded, lengths, steps)
         if reason is None and twin is not None:
-            reason = _compare_with_uncached(twin, _LONG)
+            reason = _compare_with_uncached(twin, _LONG, _STEPS)
             reason = reason and f"past a window, {reason}"
         return reason
     except FAILURES as error:
         return f"{type(error).__name__}: {error}"
 
 
-def _compare_with_uncached(loaded: LoadedModel, lengths: tuple[int, int]) -> str | None:
+def _compare_with_uncached(loaded: LoadedModel, lengths: tuple[int, int], steps: Sequence[_Step]) -> str | None:
     sources, encoded = example_sources(loaded)
     rows = [list(range(3, 3 + lengths[0])), list(range(8, 8 + lengths[1]))]
     if loaded.start_id is not None:
-        longer = lengths != _SHORT
-        rows = [[loaded.start_id, *row] if longer else [loaded.start_id] for row in rows]
+        rows = [[loaded.start_id, *row] if lengths == _LONG else [loaded.start_id] for row in rows]
     rows = [[token % loaded.vocab_size for token in row] for row in rows]
     draft = torch.tensor([[11, 12, 13], [14, 15, 16]]) % loaded.vocab_size
-    session = ModelSession(loaded, 2, sum(lengths) + 9, sources, encoded=encoded)
-    session.forward(rows, draft, (3, 1))
-    session.rollback([len(rows[0]) + 1, len(rows[1])])
-    committed = [rows[0] + [int(draft[0, 0]), 2], rows[1] + [2]]
-    uncached = [tokens[read:] for tokens, read in zip(committed, session.lengths, strict=True)]
-    logits = session.forward(uncached, draft[:, 1:], (2, 1))
-    for row, drafted in enumerate((2, 1)):
-        tokens = committed[row] + draft[row, 1 : 1 + drafted].tolist()
-        expected = uncached_logits(loaded, tokens, sources[row] if loaded.encoder_decoder else None)
-        error, allowed = relative_error(logits[row, drafted], expected), tolerance(loaded, logits.dtype)
-        if not error <= allowed:
-            return f"relative error {error:.1e}, tolerance {allowed:.0e}"
-    return None
-
-
-def _compare_with_states(loaded: LoadedModel) -> str | None:
-    """Read drafts behind a state, of which none, some or all are accepted; return how the logits are wrong."""
-    texts, drafts = [list(range(3, 9)), [8]], torch.tensor([[11, 12], [14, 15]]) % loaded.vocab_size
-    texts = [[token % loaded.vocab_size for token in text] for text in texts]
-    session = ModelSession(loaded, 2, 40)
-    session.forward(texts)
-    texts = [[*text, 2] for text in texts]
-    for accepted in (1, 0, 0, 2, 1):
-        uncached = [text[read:] for text, read in zip(texts, session.lengths, strict=True)]
-        logits = session.forward(uncached, drafts)
-        for row, (text, draft) in enumerate(zip(texts, drafts.tolist(), strict=True)):
-            error = relative_error(logits[row, 2], uncached_logits(loaded, [*text, *draft]))
-            if not error <= (allowed := tolerance(loaded, logits.dtype)):
-                return f"several tokens after a state: relative error {error:.1e}, tolerance {allowed:.0e}"
-        texts = [[*text, *draft[:accepted], 2] for text, draft in zip(texts, drafts.tolist(), strict=True)]
-        session.rollback([len(text) - 1 for text in texts])
+    session = ModelSession(loaded, 2, sum(lengths) + 4 * len(steps) + 1, sources, encoded=encoded)
+    for drafted, accepted in steps:
+        uncached = [row[read:] for row, read in zip(rows, session.lengths, strict=True)]
+        logits = session.forward(uncached, draft[:, : max(drafted)], drafted)
+        for number, (row, count) in enumerate(zip(rows, drafted, strict=True)):
+            source = sources[number] if loaded.encoder_decoder else None
+            expected = uncached_logits(loaded, [*row, *draft[number, :count].tolist()], source)
+            error, allowed = relative_error(logits[number, count], expected), tolerance(loaded, logits.dtype)
+            if not error <= allowed:
+                what = "several tokens after a state: " if loaded.family.recurrent else ""
+                return f"{what}relative error {error:.1e}, tolerance {allowed:.0e}"
+        rows = [[*row, *draft[n, : accepted[n]].tolist(), 2] for n, row in enumerate(rows)]
+        session.rollback([len(row) - 1 for row in rows])
     return None
 
 
