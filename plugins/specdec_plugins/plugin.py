@@ -9,15 +9,13 @@ from specdec_core.interface.controllers import FixedGammaConfig
 from specdec_core.interface.rules import TokenRuleConfig
 from specdec_core.interface.spec import PluginKind
 from specdec_core.registry import hookimpl
-from specdec_plugins.gamma.additive import AdditiveGammaConfig
+from specdec_plugins.gamma.adaptive import AdditiveGammaConfig, RunningAverageGammaConfig
 from specdec_plugins.gamma.confidence import ConfidenceGammaConfig
 from specdec_plugins.gamma.cost_aware import CostAwareGammaConfig
 from specdec_plugins.gamma.optimal import OptimalGammaConfig
-from specdec_plugins.gamma.running_average import RunningAverageGammaConfig
 from specdec_plugins.gamma.tree import TreeGammaConfig
 from specdec_plugins.lenience.budgeted import BudgetedLenienceConfig
-from specdec_plugins.lenience.constant import ConstantLenienceConfig, GreedyLenienceConfig
-from specdec_plugins.lenience.schedule import ScheduleLenienceConfig
+from specdec_plugins.lenience.constant import ConstantLenienceConfig, GreedyLenienceConfig, ScheduleLenienceConfig
 from specdec_plugins.rules.settings import (
     BlockRuleConfig,
     ExactMatchRuleConfig,
@@ -39,8 +37,8 @@ def specdec_gamma_controllers() -> list[PluginSpec]:
             "gamma", "fixed", "specdec_core.interface.controllers:FixedGamma", FixedGammaConfig, shorthand="gamma"
         ),
         _spec("gamma", "optimal", "gamma.optimal:OptimalGamma", OptimalGammaConfig),
-        _spec("gamma", "running-average", "gamma.running_average:RunningAverageGamma", RunningAverageGammaConfig),
-        _spec("gamma", "additive", "gamma.additive:AdditiveGamma", AdditiveGammaConfig),
+        _spec("gamma", "running-average", "gamma.adaptive:RunningAverageGamma", RunningAverageGammaConfig),
+        _spec("gamma", "additive", "gamma.adaptive:AdditiveGamma", AdditiveGammaConfig),
         _spec("gamma", "confidence", "gamma.confidence:ConfidenceGamma", ConfidenceGammaConfig),
         _spec("gamma", "cost-aware", "gamma.cost_aware:CostAwareGamma", CostAwareGammaConfig),
         _spec("gamma", "tree", "gamma.tree:TreeGamma", TreeGammaConfig),
@@ -59,7 +57,7 @@ def specdec_lenience_controllers() -> list[PluginSpec]:
             shorthand="lenience",
         ),
         _spec("lenience", "greedy", "lenience.constant:GreedyLenience", GreedyLenienceConfig),
-        _spec("lenience", "schedule", "lenience.schedule:ScheduleLenience", ScheduleLenienceConfig),
+        _spec("lenience", "schedule", "lenience.constant:ScheduleLenience", ScheduleLenienceConfig),
         _spec("lenience", "budgeted", "lenience.budgeted:BudgetedLenience", BudgetedLenienceConfig),
     ]
 

@@ -14,7 +14,7 @@ from specdec_core.costs.step_costs import step_seconds
 from specdec_core.interface.errors import ConfigError
 from specdec_core.study.report.formats import number
 from specdec_core.study.report.layout import Column, Prose, ReportTable, Row
-from specdec_core.theory.ranges import check_gamma
+from specdec_core.theory.speed import check_gamma
 
 theory_app = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode="markdown")
 

@@ -16,8 +16,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from specdec_core.theory.ranges import check_each, check_gamma
 from specdec_core.theory.speed import (
+    check_each,
+    check_gamma,
     expected_tokens,
     expected_tokens_by_position,
     improves,

@@ -32,7 +32,7 @@ from pydantic import BaseModel, ConfigDict, Field, computed_field, model_validat
 from specdec_core.interface import StepReport
 from specdec_core.interface.errors import ConfigError
 from specdec_core.theory.intervals import relative_spread, relative_spread_of_mean
-from specdec_core.theory.ranges import check, check_gamma
+from specdec_core.theory.speed import check, check_gamma
 
 NOISY = 0.02
 """Noise above this is warned of: seconds of steps that are known no better tell few runs apart."""

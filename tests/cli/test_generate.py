@@ -12,9 +12,9 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from specdec_core import Outcome, StepReport
+from specdec_core.cli.generate import TraceView, fates
 from specdec_core.cli.main import app
 from specdec_core.cli.terminal.console import PlainConsole
-from specdec_core.cli.terminal.trace import TraceView, fates
 
 
 @pytest.fixture

@@ -8,8 +8,8 @@ import torch
 from rich.console import Console
 from typer.testing import CliRunner
 
+from specdec_core.cli.generate import TraceView
 from specdec_core.cli.main import app
-from specdec_core.cli.terminal.trace import TraceView
 from specdec_core.interface import Outcome, StepReport
 from specdec_core.trace.figure import speller
 

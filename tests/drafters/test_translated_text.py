@@ -10,7 +10,7 @@ from tokenizers.processors import TemplateProcessing
 from transformers import PreTrainedTokenizerFast
 
 from specdec_core.models import load_vocabulary
-from specdec_drafters.translated.retokenized import BLOCK, Retokenized, Retokenizer
+from specdec_drafters.translated.drafter import BLOCK, Retokenized, Retokenizer
 from specdec_drafters.translated.shared import shared_tokens
 from specdec_drafters.translated.spelling import spelling_of
 from tests.spelled import other_tokenizer, target_tokenizer

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from specdec_plugins.gamma.additive import AdditiveGamma, AdditiveGammaConfig
+from specdec_plugins.gamma.adaptive import AdditiveGamma, AdditiveGammaConfig
 from tests.plugins.gamma_simulation import batch_info, decode, report
 
 

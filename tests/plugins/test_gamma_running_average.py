@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from specdec_core.theory.speed import optimal_gamma
-from specdec_plugins.gamma.running_average import RunningAverageGamma, RunningAverageGammaConfig
+from specdec_plugins.gamma.adaptive import RunningAverageGamma, RunningAverageGammaConfig
 from tests.plugins.gamma_simulation import batch_info, decode, report
 
 

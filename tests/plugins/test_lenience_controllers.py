@@ -7,8 +7,14 @@ from pydantic import ValidationError
 
 from specdec_core.interface import BatchInfo, Outcome, StepReport
 from specdec_plugins.lenience.budgeted import BudgetedLenience, BudgetedLenienceConfig
-from specdec_plugins.lenience.constant import ConstantLenienceConfig, GreedyLenience, GreedyLenienceConfig
-from specdec_plugins.lenience.schedule import ScheduleLenience, ScheduleLenienceConfig, lenience_at
+from specdec_plugins.lenience.constant import (
+    ConstantLenienceConfig,
+    GreedyLenience,
+    GreedyLenienceConfig,
+    ScheduleLenience,
+    ScheduleLenienceConfig,
+    lenience_at,
+)
 
 
 def batch(*room, gamma=4, greedy=False):

@@ -17,8 +17,10 @@ from specdec_plugins.lenience.constant import (
     ConstantLenienceConfig,
     GreedyLenience,
     GreedyLenienceConfig,
+    ScheduleLenience,
+    ScheduleLenienceConfig,
+    lenience_at,
 )
-from specdec_plugins.lenience.schedule import ScheduleLenience, ScheduleLenienceConfig, lenience_at
 from tests.lossless import EOS, PROMPT, VOCAB, enumerate_continuations, p_value, small_target
 from tests.pairwise import some
 from tests.plugins.lenience_distribution import Enumeration

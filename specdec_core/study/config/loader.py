@@ -20,8 +20,7 @@ from specdec_core.registry.validation_errors import MAX_PROBLEMS, Form, describe
 from specdec_core.study.config.benchmarks import GENERATION, SAMPLING
 from specdec_core.study.config.checks import run_problems
 from specdec_core.study.config.deploy import as_in_vllm
-from specdec_core.study.config.grid import Expanded, expand, too_many
-from specdec_core.study.config.overrides import apply_overrides
+from specdec_core.study.config.overrides import Expanded, apply_overrides, expand, too_many
 from specdec_core.study.config.prompt_file import PromptText
 from specdec_core.study.config.prompts import in_both, read_chat_template, read_prompts
 from specdec_core.study.config.schema import PromptsConfig, RunConfig, StudyConfig, TaskConfig, study_model

@@ -1,4 +1,4 @@
-"""The running-average gamma controller: gradient ascent on the improvement at the recent acceptance rate."""
+"""The running-average and the additive gamma controller: gamma of each sequence follows what was accepted."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pydantic import Field
 
 from specdec_core.interface import BatchInfo, GammaController, GammaSession, StepReport
 from specdec_core.theory.speed import walltime_improvement
-from specdec_plugins.gamma.settings import AdaptiveGammaConfig, Cost, Decay
+from specdec_plugins.gamma.settings import AdaptiveGammaConfig, Cost, Count, Decay
 
 
 class RunningAverageGammaConfig(AdaptiveGammaConfig):
@@ -144,3 +144,50 @@ def improvement_slope(alpha: float, gamma: float, c: float) -> float:
         log_alpha = math.log1p(alpha - 1) if alpha > 0.5 else math.log(alpha)
         growth = math.exp((gamma + 1) * log_alpha) * log_alpha / (alpha - 1)
     return (growth - c * improvement) / (gamma * c + 1)
+
+
+class AdditiveGammaConfig(AdaptiveGammaConfig):
+    """Raises gamma after a fully accepted draft, lowers it after a rejection.
+
+    How much gamma grows and shrinks, and its bounds.
+    """
+
+    max_gamma: Count = 20
+    """The largest gamma."""
+    increase: Count = 2
+    """Added to gamma when all gamma draft tokens were accepted."""
+    decrease: Count = 1
+    """Subtracted from gamma when a draft token was rejected."""
+
+
+class AdditiveGamma(GammaController):
+    """Adds `increase` to gamma when a sequence's whole draft was accepted, subtracts `decrease` on a rejection.
+
+    A draft that was accepted whole but had fewer than gamma tokens, because the sequence or the drafter ran out,
+    does not show whether gamma is too small or too large: gamma stays.
+
+    References:
+        Assisted generation in the Hugging Face library uses this heuristic, with 2 and 1; there, a shorter draft
+        that was accepted whole counts like one of gamma tokens.
+    """
+
+    def open(self, batch: BatchInfo) -> GammaSession:
+        """Start a batch; every sequence starts with `initial_gamma`."""
+        return _AdditiveGammaSession(self.config, batch.batch_size)
+
+
+class _AdditiveGammaSession(GammaSession):
+    def __init__(self, config: AdditiveGammaConfig, batch_size: int) -> None:
+        self._config = config
+        self._gammas = [config.initial_gamma] * batch_size
+
+    def plan(self) -> Sequence[int]:
+        return self._gammas
+
+    def observe(self, report: StepReport) -> None:
+        config, gammas = self._config, self._gammas
+        for row, (verified, accepted) in enumerate(zip(report.verified, report.outcome.accepted, strict=True)):
+            if accepted < verified:
+                gammas[row] = max(gammas[row] - config.decrease, config.min_gamma)
+            elif accepted == gammas[row]:
+                gammas[row] = min(gammas[row] + config.increase, config.max_gamma)
