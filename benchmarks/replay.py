@@ -35,8 +35,7 @@ from specdec_core.offline.record.format import Record, RecordPart
 from specdec_core.offline.record.store import read_record
 from specdec_core.offline.record.tasks import part_for
 from specdec_core.offline.replay.drafter_replay import DrafterReplay
-from specdec_core.offline.replay.replayed_metrics import expected_metrics
-from specdec_core.offline.replay.text_acceptance import TextAcceptance
+from specdec_core.offline.replay.replayed_metrics import TextAcceptance, expected_metrics
 from specdec_core.sampling.generators import row_seed
 from specdec_core.study import Task, load_study
 from specdec_core.theory.intervals import ratio_interval

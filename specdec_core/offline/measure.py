@@ -17,7 +17,7 @@ from specdec_core.offline.record.format import Record
 from specdec_core.offline.record.recording import RecordOptions, record_study
 from specdec_core.offline.record.tasks import named_models
 from specdec_core.offline.replay.drafter_replay import DrafterReplay
-from specdec_core.offline.replay.text_acceptance import TextAcceptance
+from specdec_core.offline.replay.replayed_metrics import TextAcceptance
 from specdec_core.study import Run, Study
 from specdec_core.study.config.study import drafter_key, drafter_label
 from specdec_core.theory.intervals import ratio_interval

@@ -10,7 +10,7 @@ from specdec_core.cli.main import app
 from specdec_core.costs.measurement import read_measurement
 from specdec_core.interface.settings import SamplingSettings
 from specdec_core.offline.measure import mean_acceptance
-from specdec_core.offline.replay.text_acceptance import TextAcceptance
+from specdec_core.offline.replay.replayed_metrics import TextAcceptance
 from specdec_core.study import load_study
 from specdec_core.study.config.study import drafter_key
 from specdec_core.testing.harness.tiny_target import uncached_logits
@@ -33,9 +33,8 @@ runs:
 def text(ratio, offered, number=0):
     length = len(offered)
     none = np.zeros((length, len(ratio[0])), dtype=np.float32)
-    return TextAcceptance(
-        np.array(ratio), np.array(offered), none, np.zeros(length, dtype=np.int64), length + 1, length, number
-    )
+    tokens = np.zeros(length, dtype=np.int64)
+    return TextAcceptance(np.array(ratio), np.array(offered), none, tokens, length + 1, length, number=number)
 
 
 def test_positions_are_weighed_by_how_often_they_are_verified():

@@ -18,8 +18,7 @@ from specdec_core.interface import AcceptanceRule, GammaController
 from specdec_core.offline.record.format import PartHeader, Record
 from specdec_core.offline.record.store import read_record
 from specdec_core.offline.replay.drafter_replay import BATCH_SIZE, DrafterReplay
-from specdec_core.offline.replay.replayed_metrics import Replayed, expected_metrics
-from specdec_core.offline.replay.text_acceptance import TextAcceptance
+from specdec_core.offline.replay.replayed_metrics import Replayed, TextAcceptance, expected_metrics
 from specdec_core.study.config.study import Run
 from specdec_core.study.run.worker import worker
 

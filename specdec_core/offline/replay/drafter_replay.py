@@ -38,8 +38,7 @@ from specdec_core.models.load.model_requirements import unmet_requirements
 from specdec_core.offline.record.decode import forced_pass
 from specdec_core.offline.record.format import PartHeader, Record, RecordedText, RecordPart
 from specdec_core.offline.record.recorded_target import load_recorded, target_info
-from specdec_core.offline.replay.expected_counts import Uncached
-from specdec_core.offline.replay.text_acceptance import TextAcceptance
+from specdec_core.offline.replay.replayed_metrics import TextAcceptance, Uncached
 from specdec_core.offline.replay.text_oracle import ForcedDraft, ForcedText, TextOracle
 from specdec_core.registry.nesting import Keys
 from specdec_core.registry.registry import Registry, default_registry

@@ -7,14 +7,25 @@ that stops drafts by confidence is asked with the confidence along the text inst
 does not depend on either, but the length of rejected drafts does, and with it the cost. This is not the batch of
 `specdec_core.decoding.step`: no drafter is asked, a step is a few numbers, and its seconds are those of a machine
 that is not this one. There are some hundred steps for each text.
+
+With a lossless acceptance rule the emitted text has the target's distribution whatever is drafted. Given the text,
+Algorithm 1 accepts a draft token at a position where the drafter has q and the target emitted y with probability
+min(1, q(y) / p(y)), independently of all that came before. Steps are therefore a Markov chain along the text: one
+that begins at position i accepts n tokens with a probability that depends on i alone, and the next begins at
+i + n + 1. Expectations follow by dynamic programming over the positions. A recurrent target reads tokens again
+after a rejection, and drafts nothing where they are too many: for one, it is over their number as well. Other
+lossless rules have another acceptance given the text, and the rest is the same: docs/exact-replay.md has proofs.
+
+References:
+    Leviathan, Kalman, Matias 2023, Algorithm 1 and appendix A.1 (arXiv 2211.17192).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,10 +34,340 @@ from specdec_core.costs.step_costs import StepCosts
 from specdec_core.decoding.counts import Metrics, StepTimes, Tally
 from specdec_core.decoding.guard import PluginGuard, opened
 from specdec_core.decoding.proposer import checked_plan
-from specdec_core.interface import AcceptanceRule, BatchInfo, ConfigError, GammaController, Outcome, StepReport
+from specdec_core.interface import (
+    AcceptanceRule,
+    BatchInfo,
+    ConfigError,
+    GammaController,
+    Outcome,
+    PluginError,
+    StepReport,
+)
 from specdec_core.interface.controllers import FixedGamma
-from specdec_core.offline.replay.expected_counts import ExpectedCounts, expected_counts, uncached_after
-from specdec_core.offline.replay.text_acceptance import TextAcceptance
+from specdec_core.verification import SpeculativeSampling
+
+Floats: TypeAlias = NDArray[np.float64]
+
+_CELLS = 4_000_000
+"""The most numbers of an array of probabilities; texts beyond are computed in turn."""
+
+
+class Uncached(NamedTuple):
+    """The tokens that a recurrent target reads again with the next draft, as those after a rejection.
+
+    Attributes:
+        begin: Number of tokens that the first step reads.
+        most: More are read without a draft.
+    """
+
+    begin: int
+    most: int
+
+
+def uncached_after(uncached: Any, drafted: Any, accepted: int) -> Any:
+    """Return how many tokens the step after one reads, the last one included; of numbers or arrays."""
+    return np.where(accepted == drafted, 1, uncached + accepted + 1)
+
+
+@dataclass(frozen=True, eq=False)
+class DraftedText:
+    """The drafts along one text of L tokens.
+
+    Attributes:
+        accept: `[L, K]` float64. `accept[i, j]` is the probability that token j of a draft that begins at position
+            i of the text is accepted, given the text and that the tokens before it in the draft were. Entries
+            beyond the text or the draft are not read.
+        offered: `[L]` int64, the tokens of the draft that begins at each position when as many as possible are
+            asked for, which may reach beyond the text.
+        reach: The most tokens that the text and a draft may have together; see `TextAcceptance`.
+        uncached: What a recurrent target reads; None for others.
+    """
+
+    accept: Floats
+    offered: NDArray[np.int64]
+    reach: int
+    uncached: Uncached | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class ExpectedCounts:
+    """Expected counts of decoding N texts one at a time, float64, as `Metrics` counts them. K is gamma.
+
+    Attributes:
+        steps: `[N]`, forward passes of the target.
+        drafted: `[N]`, draft tokens.
+        draft_calls: `[N]`, lengths of the drafts; 1 for one that was asked for and empty.
+        asked_at: `[N, K]`, draft tokens asked for at each position of the draft.
+        verified_at: `[N, K]`, draft tokens verified at each position: up to a rejection, or the text's end.
+        accepted_at: `[N, K]`, draft tokens accepted at each position.
+        steps_by_length: `[N, K + 1]`, steps whose draft had 0, 1, ... K tokens, without the first of each text.
+        steps_by_asked: `[N, K + 1]`, steps that asked for 0, 1, ... K tokens, without the first of each text.
+        first_length: `[N, K + 1]`, the same for the first steps alone, by the length of their draft.
+        first_asked: `[N, K + 1]`, by what they asked for.
+    """
+
+    steps: Floats
+    drafted: Floats
+    draft_calls: Floats
+    asked_at: Floats
+    verified_at: Floats
+    accepted_at: Floats
+    steps_by_length: Floats
+    steps_by_asked: Floats
+    first_length: Floats
+    first_asked: Floats
+
+    @property
+    def accepted(self) -> Floats:
+        """`[N]`, accepted draft tokens."""
+        accepted: Floats = self.accepted_at.sum(axis=1)
+        return accepted
+
+    @property
+    def rejected(self) -> Floats:
+        """`[N]`, drafts cut short by a rejection."""
+        verified: Floats = self.verified_at.sum(axis=1)
+        return verified - self.accepted
+
+    @property
+    def first_draft_calls(self) -> Floats:
+        """`[N]`, the part of `draft_calls` that belongs to the first steps."""
+        length = self.first_length @ np.arange(self.first_length.shape[1])
+        return np.maximum(length, 1 - self.first_asked[:, 0])
+
+
+def expected_counts(texts: Sequence[DraftedText], gamma: int) -> ExpectedCounts:
+    """Return the expected counts of decoding texts with a fixed gamma, each in a separate batch.
+
+    Args:
+        texts: What is known of drafts along each text; their K is at least gamma.
+        gamma: Tokens asked for in every step, at least 0.
+
+    Raises:
+        ValueError: `gamma` is out of range, or a text is empty.
+    """
+    _check(texts, gamma)
+    parts = [_counts_of(part, gamma) for part in _parts(texts, gamma)]
+    names = [field.name for field in fields(ExpectedCounts)]
+    return ExpectedCounts(**{name: np.concatenate([getattr(one, name) for one in parts]) for name in names})
+
+
+def _check(texts: Sequence[DraftedText], gamma: int) -> None:
+    if not texts:
+        raise ValueError("no text was given")
+    most = min(text.accept.shape[1] for text in texts)
+    if not 0 <= gamma <= most:
+        raise ValueError(f"gamma must be from 0 to {most}, the longest draft that is known; given {gamma!r}")
+    for number, text in enumerate(texts):
+        if not len(text.accept):
+            raise ValueError(f"text {number} has no tokens")
+
+
+def _parts(texts: Sequence[DraftedText], gamma: int) -> Iterator[Sequence[DraftedText]]:
+    """Yield the texts in parts whose arrays fit in memory."""
+    first, longest = 0, 0
+    for number, text in enumerate(texts):
+        longest = max(longest, len(text.accept))
+        if number > first and (number + 1 - first) * longest * (gamma + 1) > _CELLS:
+            yield texts[first:number]
+            first, longest = number, len(text.accept)
+    yield texts[first:]
+
+
+def _counts_of(texts: Sequence[DraftedText], gamma: int) -> ExpectedCounts:
+    lengths = np.array([len(text.accept) for text in texts])
+    longest = int(lengths.max())
+    position = np.arange(longest)
+    left = lengths[:, None] - position  # tokens of the text from each position on, [N, L]; below 1 beyond its end
+    asked = np.clip(np.array([text.reach for text in texts])[:, None] - position, 0, gamma)
+    offered: NDArray[np.int64] = _padded([text.offered for text in texts], longest)
+    drafted = np.minimum(asked, offered)
+    # An end of sequence ends the text wherever it comes in the draft: nothing beyond it is verified.
+    verifiable = np.minimum(drafted, left)
+    known: Floats = _padded([text.accept[:, :gamma] for text in texts], longest)
+    accept: Floats = np.where(np.arange(gamma) < verifiable[..., None], known, 0.0)  # [N, L, K]
+    # The probability that a token and all before it in the draft are accepted.
+    reached: Floats = np.cumprod(accept, axis=2, dtype=np.float64)
+    before = np.concatenate([np.ones((*asked.shape, 1)), reached], axis=2)  # [N, L, K + 1]
+    ends = np.concatenate([1 - accept, np.ones((*asked.shape, 1))], axis=2)
+    moves = before * ends * (left > 0)[..., None]  # of n accepted tokens: the next step begins at i + n + 1
+    begins, reading = _begins(moves), np.zeros(left.shape)
+    if texts[0].uncached is not None:
+        begins, reading = _begins_by_uncached(texts, moves, drafted)
+
+    def total(values: Floats) -> Floats:
+        sums: Floats = np.einsum("nl,nlk->nk", begins, values)
+        return sums
+
+    at, counts = np.arange(gamma), np.arange(gamma + 1)
+    wanted: Floats = (at < asked[..., None]).astype(np.float64)
+    verified: Floats = np.where(at < verifiable[..., None], before[..., :gamma], 0.0)
+    by_length = begins[..., None] * (drafted[..., None] == counts)
+    by_asked = begins[..., None] * (asked[..., None] == counts)
+    by_length[..., 0] += reading
+    by_asked[..., 0] += reading
+    calls = np.maximum(drafted, asked > 0)
+    return ExpectedCounts(
+        steps=(begins + reading).sum(axis=1),
+        drafted=(begins * drafted).sum(axis=1),
+        draft_calls=(begins * calls).sum(axis=1),
+        asked_at=total(wanted),
+        verified_at=total(verified),
+        accepted_at=total(reached),
+        steps_by_length=by_length[:, 1:].sum(axis=1),
+        steps_by_asked=by_asked[:, 1:].sum(axis=1),
+        first_length=by_length[:, 0],
+        first_asked=by_asked[:, 0],
+    )
+
+
+def _begins(moves: Floats) -> Floats:
+    """Return the probability that a step begins at each position, `[N, L]`.
+
+    Args:
+        moves: `[N, L, K + 1]`, the probability that a step there accepts 0, 1, ... K tokens; 0 beyond a text.
+    """
+    number, longest, width = moves.shape
+    begins = np.zeros((number, longest + width))
+    begins[:, 0] = 1.0
+    for i in range(longest):
+        begins[:, i + 1 : i + 1 + width] += begins[:, i, None] * moves[:, i]
+    return np.where(moves.any(axis=2), begins[:, :longest], 0.0)
+
+
+def _begins_by_uncached(
+    texts: Sequence[DraftedText], moves: Floats, drafted: NDArray[np.int64]
+) -> tuple[Floats, Floats]:
+    """Return the probability that a step with a draft begins at each position, and that one without, `[N, L]`.
+
+    Args:
+        texts: The texts.
+        moves: As in `_begins`.
+        drafted: `[N, L]`, the length of the draft at each position.
+    """
+    number, longest, width = moves.shape
+    known = [text.uncached for text in texts if text.uncached is not None]
+    over = max(one.most for one in known) + 1  # this number stands for more
+    begins = np.zeros((number, longest + width, over + 1))
+    rows = np.arange(number)
+    begins[rows, 0, [min(one.begin, over) for one in known]] = 1.0
+    for i in range(longest):
+        begins[:, i + 1, 1] += begins[:, i, over]
+        for accepted in range(width):
+            reached = begins[:, i, :over] * moves[:, i, accepted, None]
+            after = uncached_after(np.arange(over), drafted[:, i, None], accepted)
+            np.add.at(begins[:, i + 1 + accepted], (rows[:, None], np.minimum(after, over)), reached)
+    begins = np.where(moves.any(axis=2, keepdims=True), begins[:, :longest], 0.0)
+    return begins[..., :over].sum(axis=2), begins[..., over]
+
+
+def _padded(arrays: Sequence[Any], longest: int) -> Any:
+    """Return arrays `[L, ...]` of different lengths as one, `[N, longest, ...]`, zero beyond the end of each."""
+    whole = np.zeros((len(arrays), longest, *arrays[0].shape[1:]), dtype=arrays[0].dtype)
+    for row, array in zip(whole, arrays, strict=True):
+        row[: len(array)] = array
+    return whole
+
+
+@dataclass(frozen=True, eq=False)
+class TextAcceptance:
+    """Probabilities that decide on the acceptance along a recorded text of L tokens, for drafts of up to K tokens.
+
+    Attributes:
+        ratio: `[L, K]` float64. `ratio[i, j]` is q(y) / p(y) of the text's token y at position i + j, where q is
+            that of token j of a draft that begins at position i and has followed the text so far. What lies beyond
+            the text or the draft has no meaning.
+        offered: `[L]` int64, the length of the draft that begins at each position.
+        confidence: `[L, K]` float32, what a controller's `keep_drafting` would be told after each token: q of the
+            text's token, and for greedy drafts the softmax probability of the argmax. NaN where it is not asked.
+        tokens: `[L]` int64, the text.
+        limit: The most tokens that the text could have had.
+        reach: The most tokens that the text and a draft may have together: one less than the limit, since the last
+            position is for the target's own token, or what the drafter's `max_length` leaves of it.
+        uncached: What a recurrent target reads again; None for others.
+        number: Number of the prompt.
+        sample: Number of the text of this prompt.
+        by_budget: The same for budgets of 1, 2, ... K tokens, for drafters whose drafts depend on it; else empty.
+        least: `[L, K]` float64, the smallest q(x) / p(x) of all tokens x that p does not exclude; None where the
+            record does not hold all of p.
+    """
+
+    ratio: NDArray[np.float64]
+    offered: NDArray[np.int64]
+    confidence: NDArray[np.float32]
+    tokens: NDArray[np.int64]
+    limit: int
+    reach: int
+    uncached: Uncached | None = None
+    number: int = 0
+    sample: int = 0
+    by_budget: tuple[TextAcceptance, ...] = ()
+    least: NDArray[np.float64] | None = None
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    @property
+    def longest(self) -> int:
+        """K, the longest draft that is known."""
+        return int(self.ratio.shape[1])
+
+    def room(self, position: int) -> int:
+        """Return the number of tokens that may be drafted at a position."""
+        return max(self.reach - position, 0)
+
+    def asked(self, budget: int) -> TextAcceptance:
+        """Return the acceptance of drafts for which a number of tokens was asked."""
+        return self.by_budget[budget - 1] if self.by_budget and budget else self
+
+    def accept(self, rule: AcceptanceRule | None = None) -> NDArray[np.float64]:
+        """Return the acceptance of draft tokens, `[L, K]` float64.
+
+        `[i, j]` is the probability that token j of a draft that begins at position i is accepted, given the text
+        and that the tokens before it in the draft were.
+
+        Args:
+            rule: The acceptance rule where the target samples; None for Algorithm 1, and in greedy decoding.
+
+        Raises:
+            ConfigError: The rule takes more of p than the record holds.
+            PluginError: It fails, or answers with something else than probabilities.
+        """
+        rule = SpeculativeSampling() if rule is None else rule
+        every = rule.config.replays_from == "all"
+        if every and self.least is None:
+            raise ConfigError(
+                f"the rule {rule_name(rule)!r} cannot be replayed on this record: what it accepts depends on p of "
+                "all tokens, which the record does not hold. Record with `--keep-top K`, where K is larger than "
+                "the number of tokens that the sampling settings leave at any position, or use the rule `token`."
+            )
+        guard = PluginGuard(strict=True)
+        with guard.calling(rule):
+            found = rule.acceptance_given_text(self.ratio, self.least if every else None)
+            if not (np.shape(found) == self.ratio.shape and bool(((found >= 0) & (found <= 1)).all())):
+                raise PluginError(
+                    "acceptance_given_text() must return probabilities, from 0 to 1, in an array of the shape of "
+                    "`ratio`."
+                )
+        return found
+
+    def drafted(self, gamma: int, rule: AcceptanceRule | None = None) -> DraftedText:
+        """Return what follows for a fixed gamma, at most K; see `accept`."""
+        if not self.by_budget or not gamma:
+            return DraftedText(self.accept(rule), self.offered, self.reach, self.uncached)
+        # Near the limit, fewer tokens are asked for.
+        budgets = np.clip(self.reach - np.arange(len(self)), 1, gamma)
+        accept, offered = np.zeros(self.ratio.shape), np.zeros(len(self), dtype=np.int64)
+        for budget in np.unique(budgets).tolist():
+            own, here = self.asked(budget), budgets == budget
+            accept[here], offered[here] = own.accept(rule)[here], own.offered[here]
+        return DraftedText(accept, offered, self.reach, self.uncached)
+
+
+def rule_name(rule: AcceptanceRule) -> str:
+    """Return the name of an acceptance rule, as messages give it."""
+    return str(getattr(rule.config, "name", type(rule).__name__))
+
 
 _UNKNOWN = -1
 _CONFIDENCE_NOTE = (

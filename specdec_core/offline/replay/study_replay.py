@@ -34,8 +34,7 @@ from specdec_core.models.device import describe_device
 from specdec_core.offline.record.format import Record, RecordedText, RecordPart
 from specdec_core.offline.record.recorded_target import recorded_tokenizer
 from specdec_core.offline.replay.drafted import Drafted, DrafterJob
-from specdec_core.offline.replay.replayed_metrics import Replayed, expected_metrics
-from specdec_core.offline.replay.text_acceptance import TextAcceptance, rule_name
+from specdec_core.offline.replay.replayed_metrics import Replayed, TextAcceptance, expected_metrics, rule_name
 from specdec_core.registry.registry import Registry, default_registry
 from specdec_core.study.config.study import Run, Study, Task, drafter_key
 from specdec_core.study.run.finished_repeats import Output, PromptCounts, Repeat, ReplayedOn, outgrown

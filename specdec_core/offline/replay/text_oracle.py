@@ -43,7 +43,7 @@ from specdec_core.interface.settings import SamplingSettings
 from specdec_core.models import LoadedModel
 from specdec_core.models.device import inference_only
 from specdec_core.offline.record.format import RecordedText
-from specdec_core.offline.replay.expected_counts import Uncached
+from specdec_core.offline.replay.replayed_metrics import Uncached
 from specdec_core.sampling.candidates import TemperedCandidates
 from specdec_core.sampling.generators import RowGenerators, draw_with_total, row_seed
 from specdec_core.sampling.logits import LogitsToProbs, argmax, with_token_ids

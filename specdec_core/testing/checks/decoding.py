@@ -19,7 +19,7 @@ from specdec_core.interface import Drafter, GammaController
 from specdec_core.interface.errors import PluginWarning
 from specdec_core.interface.settings import GenerationSettings, SamplingSettings
 from specdec_core.interface.tree import TreeShape
-from specdec_core.offline.replay.text_acceptance import TextAcceptance
+from specdec_core.offline.replay.replayed_metrics import TextAcceptance
 from specdec_core.offline.replay.text_oracle import OwnTokensError
 from specdec_core.testing.checks.drafter import ROWS, TREE, DrafterChecks
 from specdec_core.testing.failures import CheckFailure, calling

@@ -26,8 +26,7 @@ from specdec_core.offline.record.format import (
     RecordPart,
 )
 from specdec_core.offline.replay.drafter_replay import DrafterReplay
-from specdec_core.offline.replay.expected_counts import expected_counts
-from specdec_core.offline.replay.text_acceptance import TextAcceptance
+from specdec_core.offline.replay.replayed_metrics import TextAcceptance, expected_counts
 from specdec_core.testing.harness.enumeration import adjusted
 from specdec_core.testing.harness.tiny_target import uncached_logits
 

@@ -17,8 +17,7 @@ from specdec_core.interface.settings import GenerationSettings, SamplingSettings
 from specdec_core.models import LoadedModel, wrap_model
 from specdec_core.offline.record.format import RecordedText
 from specdec_core.offline.replay.drafter_replay import DrafterReplay
-from specdec_core.offline.replay.replayed_metrics import expected_metrics
-from specdec_core.offline.replay.text_acceptance import TextAcceptance
+from specdec_core.offline.replay.replayed_metrics import TextAcceptance, expected_metrics
 from specdec_core.testing.harness.enumeration import adjusted, continuations
 from specdec_core.testing.harness.replaying import memory_record, recorded_texts
 from specdec_core.testing.harness.tiny_target import gpt2_config, random_model, uncached_logits

@@ -21,8 +21,7 @@ from specdec_core.interface import (
 )
 from specdec_core.interface.controllers import FixedGamma, FixedGammaConfig
 from specdec_core.interface.settings import GenerationSettings, SamplingSettings
-from specdec_core.offline.replay.replayed_metrics import expected_metrics
-from specdec_core.offline.replay.text_acceptance import TextAcceptance
+from specdec_core.offline.replay.replayed_metrics import TextAcceptance, expected_metrics
 from specdec_core.testing.harness.replaying import recorded_texts
 from specdec_core.testing.harness.toys import Gamma, TableDrafter
 from tests.catalogue import GAMMAS

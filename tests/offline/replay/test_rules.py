@@ -14,8 +14,7 @@ from specdec_core.interface import AcceptanceRule, ConfigError, PluginError
 from specdec_core.interface.rules import TokenRuleConfig
 from specdec_core.interface.settings import SamplingSettings
 from specdec_core.offline.record.format import RecordedText
-from specdec_core.offline.replay.replayed_metrics import expected_metrics
-from specdec_core.offline.replay.text_acceptance import TextAcceptance
+from specdec_core.offline.replay.replayed_metrics import TextAcceptance, expected_metrics
 from specdec_core.testing.harness.replaying import decode_and_replay
 from specdec_core.testing.harness.toys import Gamma, TableDrafter
 from specdec_core.verification import SpeculativeSampling
