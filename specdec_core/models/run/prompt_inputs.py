@@ -51,7 +51,7 @@ class PromptInputs:
     def slots(self, trash: int) -> Tensor:
         """Return the slot of each token, `[B, L]` int64; `trash` for padding."""
         real = self.real
-        return real.cumsum(dim=1).masked_fill(real == 0, trash)
+        return (real.cumsum(dim=1) - 1).masked_fill(real == 0, trash)
 
     def first_pass(self, model: Any, cache: Any) -> dict[str, Any]:
         """Return the arguments of the model's forward in its first pass, over an empty cache."""
