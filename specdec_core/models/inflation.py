@@ -144,7 +144,8 @@ def _has_stack(model: Any, stack: _Stack) -> bool:
     blocks = _submodule(model, stack.layers)
     if not isinstance(blocks, torch.nn.ModuleList) or not len(blocks):
         return False
-    return all(_submodule(block, name) is not None for block in blocks for name in stack.outputs)
+    # The last one is copied; those of a hybrid before it may be recurrent.
+    return all(_submodule(blocks[-1], name) is not None for name in stack.outputs)
 
 
 def _add_layers(model: Any, stack: _Stack, layers: int, width: int | None) -> None:

@@ -26,6 +26,7 @@ from specdec_core.testing.harness.enumeration import adjusted, p_of_sequences
 from specdec_core.testing.harness.tiny_target import uncached_logits
 from tests.decoding.letters import AB, EOS, PROMPT, SPELLING, VOCAB, A, B, C, tiny_tokenizer
 from tests.drafters.hierarchies import hierarchy
+from tests.models.hybrids import hybrid
 from tests.pairwise import some
 from tests.tiny import tiny_model
 from tests.toys import (
@@ -61,8 +62,13 @@ SETTINGS = {
 
 
 @pytest.fixture(scope="module")
-def target(device):
-    return wrap_model(tiny_model("gpt2", VOCAB, sharpness=0.8).to(device), tiny_tokenizer())
+def target(request, device):
+    family = getattr(request, "param", "gpt2")
+    model = tiny_model(family, VOCAB, sharpness=0.8) if family == "gpt2" else hybrid(family, VOCAB, sharpness=2.0)
+    return wrap_model(model.to(device), tiny_tokenizer())
+
+
+with_states = pytest.mark.parametrize("target", ["gpt2", "qwen3_5"], indirect=True)
 
 
 def legal_after(texts, text):
@@ -172,13 +178,14 @@ def test_an_encoder_decoder_is_constrained_too(device):
         assert_follow(decoder, {regex: constrained_distribution(target, TEXTS[regex], settings, 8)})
 
 
+@with_states
 def test_in_a_batch_each_row_has_its_own_constraint_or_none(target, distribution):
     decoder = Decoder(target, TableDrafter(VOCAB), gamma=Gamma(3, 1), strict=True)
     distributions = {regex: distribution(regex, "temperature-1", 5) for regex in (FREE, FORCED)}
     assert_follow(decoder, {FREE: distributions[FREE], None: None, FORCED: distributions[FORCED]}, length=5)
     # A row does not depend on the rows beside it.
-    together = decoder.generate([PROMPT] * 2, constraints=[{"regex": FREE}, None], seed=5, max_new_tokens=20)
-    apart = decoder.generate([PROMPT] * 2, seed=5, max_new_tokens=20)
+    together = decoder.generate([PROMPT] * 2, constraints=[{"regex": FREE}, None], seed=6, max_new_tokens=20)
+    apart = decoder.generate([PROMPT] * 2, seed=6, max_new_tokens=20)
     assert together[1].tokens == apart[1].tokens
     assert together[1].text not in TEXTS[FREE]
 
@@ -251,6 +258,7 @@ def test_drafts_are_masked_so_that_a_perfect_drafter_stays_perfect(target, tmp_p
     assert result.metrics.rejected == 0
 
 
+@with_states
 def test_forced_tokens_cost_no_forward_pass_and_are_reported(target):
     trace = TraceObserver()
     constraint = Constraint(regex="(cc|cb)cccb[ab]ccc")

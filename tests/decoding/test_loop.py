@@ -16,6 +16,7 @@ from specdec_core.interface.errors import ArgumentError, PromptError
 from specdec_core.interface.settings import GenerationSettings, SamplingSettings
 from specdec_core.models import load_vocabulary, wrap_model
 from specdec_core.sampling.generators import RowGenerators, row_seed
+from tests.models.hybrids import hybrid
 from tests.tiny import tiny_model
 from tests.toys import CountingDrafter, Gamma, Lenience, TableDrafter
 
@@ -24,8 +25,12 @@ GREEDY = SamplingSettings(temperature=0)
 
 
 @pytest.fixture(scope="module")
-def target():
-    return wrap_model(tiny_model("qwen3", V))
+def target(request):
+    family = getattr(request, "param", "qwen3")
+    return wrap_model(tiny_model(family, V) if family == "qwen3" else hybrid(family, V))
+
+
+with_states = pytest.mark.parametrize("target", ["qwen3", "qwen3_5"], indirect=True)
 
 
 class Parrot(CountingDrafter):
@@ -96,6 +101,7 @@ def test_a_stop_string_may_take_as_many_tokens_as_it_has_bytes():
     assert StopRule(frozenset(), (" 日本",), Bytes()).clip(text[:-1], text[-1:]) == (text[-1:], "stop")
 
 
+@with_states
 @pytest.mark.parametrize("gamma", [0, 1, 5])
 def test_stop_strings_give_the_same_tokens_with_and_without_a_draft(target, gamma):
     loaded = wrap_model(target.model, Letters())
@@ -226,6 +232,7 @@ def test_commit_reports_every_committed_token(target):
     assert told[-1].finished == (True, True)
 
 
+@with_states
 def test_a_sequence_with_its_own_seed_does_not_depend_on_the_batch(target):
     decoder = Decoder(target, TableDrafter(V), gamma=Gamma(3))
     settings = GenerationSettings(max_new_tokens=10, ignore_eos=True)
