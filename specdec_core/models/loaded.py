@@ -32,6 +32,8 @@ _SOURCE_POSITIONS = ("max_encoder_position_embeddings", "max_source_positions", 
 """Names of the limits of positions in the configs of transformers, of a decoder and of an encoder."""
 MOST_UNCACHED = 16
 """Of a row of a recurrent model, before a draft: more are cached in a pass of their own."""
+_CACHES = ("past_key_values", "cache_params", "state")
+"""Names of the argument of a forward that takes the cache."""
 TESTED_ATTENTION = ("sdpa", "eager")
 """Implementations of attention that take a mask for each sequence."""
 
@@ -42,7 +44,7 @@ class Family:
 
     Attributes:
         encoder_decoder: Whether it is an encoder-decoder model.
-        layer_types: The kinds of attention in its layers: `full_attention`, `sliding_attention` or both.
+        layer_types: The kinds of its layers that keep something of earlier tokens, such as `full_attention`.
         window: Length of the sliding window in tokens, or None.
         ragged: Whether one forward pass can hold sequences at different positions; with recurrent layers, those
             that read equally many tokens. If not, each position takes a separate forward pass.
@@ -52,7 +54,9 @@ class Family:
         max_source: The same of the encoder's input.
         rotary_switch: Number of tokens up to which the rotary frequencies are those of short texts, for models
             that have others for longer ones (longrope); else None. A forward pass has one set for all its tokens.
-        recurrent: Whether layers have a state that has read all tokens, so that it is rolled back by snapshots.
+        recurrent: Whether what it keeps of earlier tokens is rolled back by snapshots, as a state is.
+        own_cache: Whether the model makes its cache, of a kind that has no slots; snapshots are of the whole.
+        single_token_modules: Modules that read their state before a single token only, and so run token by token.
         takes_positions: Whether its forward takes the positions of tokens.
         cache_argument: The argument of its forward that takes the cache.
         float_mask: Whether attention takes additive float masks (eager attention) rather than boolean ones.
@@ -68,9 +72,16 @@ class Family:
     max_source: int | None
     rotary_switch: int | None
     recurrent: bool
+    own_cache: bool
+    single_token_modules: tuple[str, ...]
     takes_positions: bool
     cache_argument: str
     float_mask: bool
+
+    @property
+    def masks_own_cache(self) -> bool:
+        """Whether its full attention needs our masks: of its cache, the first layer may know no length."""
+        return self.own_cache and bool(self.layer_types & _RECURRENT) and self.layer_types - _RECURRENT == {FULL}
 
 
 @dataclass(frozen=True)
@@ -180,6 +191,11 @@ class LoadedModel:
         """Return a copy that runs sequences at different positions in separate forward passes, and no trees."""
         return replace(self, family=replace(self.family, ragged=False, trees=False))
 
+    def with_own_cache(self) -> LoadedModel:
+        """Return a copy that runs each row with a cache that the model makes."""
+        family = replace(self.family, ragged=False, trees=False, recurrent=True, own_cache=True)
+        return replace(self, family=family)
+
     def without_trees(self) -> LoadedModel:
         """Return a copy that takes no token trees."""
         return replace(self, family=replace(self.family, trees=False))
@@ -209,20 +225,20 @@ def inspect_family(model: Any) -> Family:
         model: A Hugging Face model with a language-model head.
 
     Raises:
-        ModelError: It has a state that cannot be rolled back after a rejection, or tokens attend to later ones.
+        ModelError: Tokens attend to later ones, or experts drop tokens of a pass.
     """
     config = model.config.get_text_config(decoder=True)
     encoder_decoder = bool(model.config.is_encoder_decoder)
     window = getattr(config, "sliding_window", None)
     layer_types = _layer_types(config, window)
-    recurrent = _has_state(model, config, layer_types)
+    recurrent, own_cache = _states_of(model, config, layer_types)
     _reject_dependence(model, config)
     parameters = inspect.signature(model.forward).parameters
     attention = attention_of(model)
     takes_positions = position_patch(model) is not None if encoder_decoder else "position_ids" in parameters
     # Ragged batches need masks, which flash attention does not take, and positions per sequence; so do trees.
     # Layers that attend to nothing need neither.
-    ragged = (takes_positions and attention in TESTED_ATTENTION) or layer_types <= _STATES
+    ragged = not own_cache and ((takes_positions and attention in TESTED_ATTENTION) or layer_types <= _STATES)
     return Family(
         encoder_decoder=encoder_decoder,
         layer_types=layer_types,
@@ -234,8 +250,10 @@ def inspect_family(model: Any) -> Family:
         max_source=_max_positions(config, source=True) if encoder_decoder else None,
         rotary_switch=_rotary_switch(config),
         recurrent=recurrent,
+        own_cache=own_cache,
+        single_token_modules=(),
         takes_positions=takes_positions,
-        cache_argument="past_key_values" if "past_key_values" in parameters else "cache_params",
+        cache_argument=next((name for name in _CACHES if name in parameters), "past_key_values"),
         float_mask=attention == "eager",
     )
 
@@ -261,28 +279,14 @@ def _layer_types(config: Any, window: int | None) -> frozenset[str]:
     return frozenset({SLIDING if window is not None else FULL})
 
 
-def _has_state(model: Any, config: Any, layer_types: frozenset[str]) -> bool:
-    """Return whether layers have a recurrent state, where transformers keeps it in its cache.
-
-    Raises:
-        ModelError: There are layers of a kind that is not known.
-    """
+def _states_of(model: Any, config: Any, layer_types: frozenset[str]) -> tuple[bool, bool]:
+    """Return whether earlier tokens are in states, and whether in a cache that only the model can make."""
     # Families of hybrid models have members whose layers are all attention.
     stateful = not getattr(config, "layer_types", None) and bool(getattr(model, "_is_stateful", False))
-    other = sorted(layer_types - {FULL, SLIDING} - _RECURRENT)
+    other = layer_types - {FULL, SLIDING} - _RECURRENT
     if not other and not stateful and hasattr(config, "num_attention_heads"):
-        return bool(layer_types & _RECURRENT)
-    if not other and _keeps_states(config):
-        return True
-    kinds = ", ".join(other) or "a recurrent state"
-    reason = "its state is not in the cache of transformers, and cannot be rolled back when drafts are rejected"
-    if other:
-        reason = "the masks of such attention are not made for drafts"
-    raise ModelError(
-        f"{type(model).__name__} (model_type {config.model_type!r}) has layers with {kinds}: {reason}, so "
-        f"decoding would not be exact. Use a model whose layers are of the types {FULL}, {SLIDING} or "
-        f"{', '.join(sorted(_RECURRENT))}."
-    )
+        return bool(layer_types & _RECURRENT), False
+    return True, bool(other) or not _keeps_states(config)
 
 
 def _keeps_states(config: Any) -> bool:

@@ -30,6 +30,21 @@ _SHARED = {"shared_expert_intermediate_size": 16}
 _MAMBA = {"mamba_n_heads": 4, "mamba_d_head": 16, "mamba_d_state": 8, "mamba_n_groups": 1, "mamba_chunk_size": 8}
 _CONVOLUTION = {"layer_types": ["conv", "full_attention"]}
 
+_SPARSE = {"num_local_experts": 2, "n_routed_experts": 2} | _EXPERTS
+_LATENT = {
+    "num_key_value_heads": 4,
+    "q_lora_rank": 16,
+    "kv_lora_rank": 16,
+    "qk_rope_head_dim": 8,
+    "qk_nope_head_dim": 8,
+    "v_head_dim": 8,
+    "n_group": 1,
+    "topk_group": 1,
+}
+_INDEXED = {"layer_types": ["linear_attention", "indexed_attention"]}
+_INDEX = {"index_n_heads": 16, "index_head_dim": 16, "index_topk": 8}
+_VISION = {"hidden_size": 16, "num_heads": 2, "depth": 1, "intermediate_size": 16, "out_hidden_size": 32}
+
 FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen3_5": ("Qwen3_5Text", _DELTA | _MIXED),
     "qwen3_5_moe": ("Qwen3_5MoeText", _DELTA | _MIXED | _EXPERTS | _SHARED),
@@ -69,24 +84,93 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "lfm2_moe": ("Lfm2Moe", _CONVOLUTION | _EXPERTS | {"num_dense_layers": 1}),
     "lfm3": ("Lfm3", _CONVOLUTION | {"head_dim": 8}),
     "olmo_hybrid": ("OlmoHybrid", _MIXED),
+    "minimax": ("MiniMax", _MIXED | _SPARSE | {"head_dim": 8, "block_size": 8}),
+    "bailing_hybrid": ("BailingHybrid", _MIXED | _LATENT | _SPARSE | {"head_dim": 8}),
+    "glm5_next": (
+        "Glm5Next",
+        _INDEXED
+        | _LATENT
+        | _INDEX
+        | _SPARSE
+        | {"mlp_layer_types": ["dense", "sparse"], "linear_head_dim": 8, "linear_num_heads": 4}
+        | {"qk_rope_head_dim": 0, "index_kpool": 2, "vision_config": _VISION},
+    ),
+    "qwen4_exp": (
+        "Qwen4ExpText",
+        _INDEXED
+        | _DELTA
+        | _EXPERTS
+        | _SHARED
+        | {"hc_count": 2, "hc_lowrank": 8, "ple_layer_ids": [1], "heads_per_ngram": 2, "ngram_vocab_size_base": 50}
+        | {"split_ngram_parts": 1, "make_ngram_vocab_size_divisible_by": 8, "indexer_n_heads": 2}
+        | {"indexer_kv_heads": 1, "indexer_head_dim": 8, "indexer_budget": 4, "indexer_compress_ratio": 2},
+    ),
+    "zaya": ("Zaya", _SPARSE | {"head_dim": 8}),
+    "inkling2": ("Inkling2Text", _SPARSE | {"head_dim": 8}),
+    "jamba": (
+        "Jamba",
+        _EXPERTS | {"attn_layer_period": 2, "attn_layer_offset": 1, "mamba_d_state": 8, "mamba_dt_rank": 4},
+    ),
+    "zamba": (
+        "Zamba",
+        {"layers_block_type": ["mamba", "hybrid", "hybrid"], "num_hidden_layers": 3, "num_key_value_heads": 4}
+        | {"mamba_d_state": 8, "n_mamba_heads": 2, "attention_head_dim": 16, "attention_hidden_size": 64},
+    ),
+    "mamba": ("Mamba", {"state_size": 8}),
+    "falcon_mamba": ("FalconMamba", {"state_size": 8}),
+    "rwkv": ("Rwkv", {"context_length": 256}),
+    "xlstm": ("xLSTM", {"hidden_size": 128, "num_heads": 2, "chunk_size": 8}),
+    "llama4": ("Llama4Text", _SPARSE | {"head_dim": 8, "attention_chunk_size": 8, "intermediate_size_mlp": 48}),
+    "deepseek_v32": ("DeepseekV32", _LATENT | _INDEX | _SPARSE | {"first_k_dense_replace": 1}),
+    "deepseek_v4": (
+        "DeepseekV4",
+        _LATENT
+        | _INDEX
+        | _SPARSE
+        | {"head_dim": 16, "o_lora_rank": 16, "o_groups": 2, "sliding_window": 8, "num_hash_layers": 0}
+        | {"layer_types": ["compressed_sparse_attention", "heavily_compressed_attention"]},
+    ),
+    "minimax_m3": (
+        "MiniMaxM3VLText",
+        _SPARSE
+        | _INDEX
+        | {"head_dim": 8, "layer_types": ["full_attention", "minimax_m3_sparse"]}
+        | {"index_n_heads": 2, "index_block_size": 4, "index_topk_blocks": 2, "index_local_blocks": 1},
+    ),
     "mamba2": ("Mamba2", {"num_heads": 4, "head_dim": 16, "state_size": 8, "n_groups": 2, "chunk_size": 8}),
 }
+OWN_CACHES = (
+    "minimax",
+    "glm5_next",
+    "qwen4_exp",
+    "rwkv",
+    "xlstm",
+    "llama4",
+    "deepseek_v32",
+    "deepseek_v4",
+    "minimax_m3",
+)
+"""Of these, the cache is one that the model makes."""
 REFUSED: dict[str, tuple[str, dict[str, Any]]] = {
-    "mamba": ("Mamba", {"state_size": 8}),
     "recurrent_gemma": ("RecurrentGemma", {"block_types": ["recurrent", "attention"], "lru_width": 32}),
 }
-"""Of these, transformers reads several tokens as if no text was before them."""
+"""Of these, states are in the modules."""
+_PURE = ("mamba", "mamba2", "falcon_mamba", "rwkv", "xlstm")
 
 
 def hybrid(name: str, vocab: int = VOCAB, sharpness: float = 4.0) -> Any:
     """Build a random model of a family whose next tokens depend on the whole text."""
     architecture, own = (FAMILIES | REFUSED)[name]
-    sizes = {key: value for key, value in _SIZES.items() if name != "nemotron_h" or key != "num_hidden_layers"}
-    if name in ("mamba", "mamba2"):
-        sizes = {key: sizes[key] for key in ("hidden_size", "num_hidden_layers")}
-    config = getattr(transformers, f"{architecture}Config")(**{**sizes, **_IDS, **own, "vocab_size": vocab})
+    sizes = {key: _SIZES[key] for key in ("hidden_size", "num_hidden_layers")} if name in _PURE else dict(_SIZES)
+    if name == "nemotron_h":
+        del sizes["num_hidden_layers"]
+    settings = {**sizes, **_IDS, **own, "vocab_size": vocab}
+    if vision := settings.pop("vision_config", None):
+        settings = {"text_config": settings, "vision_config": vision}
+    config = getattr(transformers, f"{architecture}Config")(**settings)
     torch.manual_seed(0)
-    model = transformers.AutoModelForCausalLM.from_config(config).eval()
+    auto = transformers.AutoModelForImageTextToText if vision else transformers.AutoModelForCausalLM
+    model = auto.from_config(config).eval()
     with torch.no_grad():
         for weight in model.parameters():
             if weight.dim() > 1:

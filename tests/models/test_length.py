@@ -124,7 +124,7 @@ def test_a_window_is_no_shorter_in_the_model_that_was_proved(name):
 
 def test_a_family_that_is_wrong_past_its_window_is_refused():
     config = transformers.DogeConfig(**SIZES, **IDS, keep_window_size=2048)
-    with pytest.raises(ModelError, match=r"'doge', keep_window_size\).*relative error"):
+    with pytest.raises(ModelError, match=r"'doge', full_attention, keep_window_size\).*relative error"):
         wrap_model(random_model(config))
 
 
@@ -237,12 +237,6 @@ def test_members_of_hybrid_families_whose_layers_are_all_attention(name):
     model = random_model(getattr(transformers, f"{name}Config")(**sizes))
     (row,) = greedy(wrap_model(model), [[5, 6, 7]])
     assert list(row.tokens) == generated(model, [5, 6, 7])
-
-
-def test_attention_whose_mask_is_not_made_is_refused_as_that():
-    config = transformers.Qwen3Config(**SIZES, **IDS, layer_types=["chunked_attention"] * 2)
-    with pytest.raises(ModelError, match="chunked_attention: the masks of such attention"):
-        wrap_model(random_model(config))
 
 
 def test_the_limits_of_positions_have_other_names():

@@ -9,10 +9,12 @@ from specdec_core import Decoder, generate_with
 from specdec_core.interface import ModelError, TokenTree
 from specdec_core.interface.errors import PluginWarning
 from specdec_core.models import ModelSession, compile_model, pack, with_exact_shapes, wrap_model
+from specdec_core.models.load import probe
 from specdec_core.models.load.probe import uncached_logits
-from specdec_core.models.loaded import MOST_UNCACHED
+from specdec_core.models.loaded import MOST_UNCACHED, Family, LoadedModel
 from specdec_core.models.prefix_cache import PrefixCache
-from specdec_core.models.run.recurrent import RecurrentCache, StateLayer
+from specdec_core.models.run import recurrent
+from specdec_core.models.run.recurrent import OwnCache, RecurrentCache, StateLayer
 from specdec_core.testing import DrafterKit
 from specdec_core.testing.harness import tiny_target
 from specdec_drafters.heads.drafter import HeadsDrafter
@@ -21,7 +23,7 @@ from specdec_drafters.transformer import TransformerDrafter
 from tests import lossless
 from tests.conformance import failures, kit_of
 from tests.drafters.support import write_random_heads
-from tests.models.hybrids import FAMILIES, VOCAB, hybrid
+from tests.models.hybrids import FAMILIES, OWN_CACHES, REFUSED, VOCAB, hybrid
 from tests.pairwise import some
 from tests.tiny import tiny_model
 from tests.toys import CountingDrafter, Gamma, TableDrafter
@@ -64,7 +66,7 @@ def texts(loaded, drafter=None, gamma=None, prompts=PROMPTS):
 def test_greedy_texts_are_those_of_generate(family):
     model = hybrid(family)
     loaded, expected = wrap_model(model), [generated(model, prompt) for prompt in PROMPTS]
-    assert len({token for text in expected for token in text}) > 3
+    assert len({token for text in expected for token in text}) > 2
     assert texts(loaded)[0] == expected
     drafted, metrics = texts(loaded, scripted(model), 4)
     assert drafted == expected
@@ -155,7 +157,7 @@ def count_passes(model):
     return passes
 
 
-@pytest.mark.parametrize("family", some(FAMILIES, 2))
+@pytest.mark.parametrize("family", some([name for name in FAMILIES if name not in OWN_CACHES], 2))
 def test_rows_that_read_equally_many_tokens_share_a_pass(family):
     loaded = wrap_model(hybrid(family))
     session, rows = ModelSession(loaded, 4, 60), [[5, 9, 11], [3], [30, 21, 22], [8]]
@@ -206,10 +208,28 @@ def test_many_uncached_tokens_are_read_without_a_draft():
     assert first.asked == (0,)
 
 
-@pytest.mark.parametrize("family", ["mamba", "recurrent_gemma"])
-def test_a_family_that_reads_several_tokens_without_its_state_is_refused(family):
-    with pytest.raises(ModelError, match=r"several tokens after a state|not in the cache of transformers"):
+@pytest.mark.parametrize("family", REFUSED)
+def test_a_family_whose_states_cannot_be_reached_is_refused(family):
+    with pytest.raises(ModelError, match="what it keeps of earlier tokens is in its modules"):
         wrap_model(hybrid(family))
+
+
+OWN_DEFECTS = {
+    "a state is ignored before several tokens": ("mamba", probe, "_with_single_tokens", lambda loaded: loaded),
+    "a cache is not restored": ("deepseek_v32", OwnCache, "_restore", lambda *_: None),
+    "a snapshot is the cache": ("rwkv", recurrent, "_copied", lambda cache: cache),
+    "masks of a cache without length": ("minimax", Family, "masks_own_cache", False),
+}
+
+
+@pytest.mark.parametrize("defect", OWN_DEFECTS)
+def test_planted_defects_of_other_caches_are_noticed(defect, monkeypatch):
+    family, *change = OWN_DEFECTS[defect]
+    model = hybrid(family)
+    wrap_model(model)
+    monkeypatch.setattr(*change)
+    with pytest.raises(ModelError, match="after its cache is rolled back"):
+        wrap_model(model)
 
 
 def kept_as_it_is(cache, row, length, wanted):
@@ -257,6 +277,7 @@ def test_planted_defects_are_noticed(defect, monkeypatch):
     assert texts(loaded, drafter, 4)[0] == expected
     monkeypatch.setattr(*DEFECTS[defect])
     assert texts(loaded, drafter, 4)[0] != expected
+    monkeypatch.setattr(LoadedModel, "with_own_cache", lambda loaded: loaded)  # which has no such layers
     with pytest.raises(ModelError, match="after its cache is rolled back"):
         wrap_model(model)
 

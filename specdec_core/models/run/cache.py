@@ -173,6 +173,16 @@ class SlotCache(Cache):  # type: ignore[misc]
             cache._states[layer] = SlotLayer.over(cache, kept, kept[..., :0])
         return cache
 
+    def run(self, model: Any, argument: str, keywords: dict[str, Any]) -> Any:
+        """Run a model that reads and writes this cache.
+
+        Args:
+            model: The model.
+            argument: The argument of its forward that takes the cache.
+            keywords: The other arguments.
+        """
+        return model(**keywords, **{argument: self})
+
     def _slots(self) -> list[SlotLayer]:
         """Return the layers that have slots, then the hidden states."""
         return [layer for layer in (*self.layers, *self._states.values()) if isinstance(layer, SlotLayer)]

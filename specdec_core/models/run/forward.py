@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from specdec_core.interface.errors import ModelError
+from specdec_core.models.load.thread_overrides import overridden
 from specdec_core.models.loaded import FULL, SLIDING, LoadedModel, vocab_size_of
 from specdec_core.models.run.cache import SlotCache, WritePlan
 from specdec_core.models.run.encoder import EncoderMemory
@@ -100,15 +101,23 @@ class ModelForward:
             keywords["decoder_input_ids"] = tokens
         else:
             keywords["input_ids"] = tokens
-            keywords[self._family.cache_argument] = cache
-        with self.loaded.lock:
+        with self.loaded.lock, ExitStack() as entered:
+            if (count := tokens.shape[1]) > 1 and plan.start > 0:
+                for name in self._family.single_token_modules:
+                    module = self.loaded.model.get_submodule(name)
+                    entered.enter_context(overridden(module, "forward", partial(_run_token_by_token, count)))
             if self.features is None and not self.layers:
-                result = Output(self.loaded.model(**keywords).logits)
+                result = Output(self._call(cache, keywords).logits)
             else:
                 result = self._run_captured(cache, keywords)
         return result if keep is None else result.last(keep)
 
-    def _run_captured(self, cache: SlotCache, keywords: Mapping[str, Any]) -> Output:
+    def _call(self, cache: SlotCache, keywords: dict[str, Any]) -> Any:
+        if self.loaded.encoder_decoder:
+            return self.loaded.model(**keywords)
+        return cache.run(self.loaded.model, self._family.cache_argument, keywords)
+
+    def _run_captured(self, cache: SlotCache, keywords: dict[str, Any]) -> Output:
         """Run the model, and keep what it computes on the way."""
         hidden: list[Tensor] = []
         features, captured = self.loaded.features, None
@@ -117,7 +126,7 @@ class ModelForward:
                 hidden = entered.enter_context(self.features.capture())
             if self.layers and features is not None:
                 captured = entered.enter_context(features.capture_layers(self.layers))
-            output = self.loaded.model(**keywords)
+            output = self._call(cache, keywords)
         for layer in self.layers:
             # A draft head, which has no features, returns its states.
             cache.keep_states(layer, (output.hidden_states if captured is None else captured)[layer])
@@ -178,6 +187,22 @@ class ModelForward:
             return mask
         dtype = self.loaded.model.dtype
         return torch.full_like(mask, torch.finfo(dtype).min, dtype=dtype).masked_fill_(mask, 0)
+
+
+def _run_token_by_token(count: int, forward: Callable[..., Tensor], *args: Any, **keywords: Any) -> Tensor:
+    """Call the forward of a module for each of `count` tokens, which are the second dimension of its tensors."""
+
+    def at(token: int, value: Any) -> Any:
+        several = isinstance(value, Tensor) and value.dim() > 1 and value.shape[1] == count
+        return value[:, token : token + 1] if several else value
+
+    outputs = [
+        forward(
+            *(at(token, value) for value in args), **{name: at(token, value) for name, value in keywords.items()}
+        )
+        for token in range(count)
+    ]
+    return torch.cat(outputs, dim=1)
 
 
 def check_ready(loaded: LoadedModel) -> None:

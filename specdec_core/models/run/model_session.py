@@ -21,7 +21,7 @@ from specdec_core.models.run.encoder import Encoded, EncoderMemory
 from specdec_core.models.run.forward import ModelForward, Output, check_ready
 from specdec_core.models.run.placement import Block, Placement
 from specdec_core.models.run.prompt_inputs import PromptInputs
-from specdec_core.models.run.recurrent import RecurrentCache
+from specdec_core.models.run.recurrent import OwnCache, RecurrentCache
 
 
 class ModelSession:
@@ -82,7 +82,9 @@ class ModelSession:
         self._read: list[int] | None = None  # tokens that a rollback left, where fewer are cached
         self._drafting = [False] * batch_size  # rows that have read drafted tokens since the last rollback
         self._cache: SlotCache | None
-        if self._family.recurrent:
+        if self._family.own_cache:
+            self._cache = OwnCache(batch_size, capacity, snapshots)
+        elif self._family.recurrent:
             self._cache = RecurrentCache(loaded.model.config, batch_size, capacity, snapshots)
         elif self._passes is None:
             self._cache = SlotCache(batch_size, capacity)
@@ -494,7 +496,8 @@ class ModelSession:
         groups: dict[tuple[int, ...], list[int]] = {}
         for row, (start, count) in enumerate(zip(self.lengths, block.counts, strict=True)):
             if count:
-                alone = () if self._memory is None else (row,)  # rows of an encoder have other masks
+                # Rows of an encoder have other masks, and a model makes a cache for one.
+                alone = (row,) if self._memory is not None or self._family.own_cache else ()
                 begun = start > 0 if self._family.ragged else start
                 groups.setdefault((count, begun, *alone), []).append(row)
         return list(groups.values())
@@ -502,7 +505,7 @@ class ModelSession:
     def _run_group(self, rows: Sequence[int], tokens: Tensor, keep: int) -> Output:
         """Run some rows over tokens `[G, T]`; return the output of the last columns."""
         (count, width), starts = tokens.shape, {self.lengths[row] for row in rows}
-        if len(starts) > 1:
+        if len(starts) > 1 or self._family.masks_own_cache:
             output = self._run_ragged(Block(tokens, (0,) * count, (width,) * count, keep, 0), rows=rows)
         else:
             (start,) = starts

@@ -11,21 +11,22 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from copy import deepcopy
+from copy import copy, deepcopy
 from typing import Any, TypeAlias
 
 from torch import Tensor
 from transformers import DynamicCache
 from transformers.cache_utils import CacheLayerMixin, LinearAttentionCacheLayerMixin, LinearAttentionLayer
 
+from specdec_core.interface.errors import ModelError
 from specdec_core.models.device import inference_only
 from specdec_core.models.run.cache import SlotCache, SlotLayer, WritePlan
 
 _KINDS = ("conv_states", "recurrent_states")
 """What transformers keeps of a recurrent layer, a tensor `[B, ...]` for each of its states."""
 
-Snapshot: TypeAlias = tuple[int, list[Tensor]]
-"""A number of tokens, and the states after them."""
+Snapshot: TypeAlias = tuple[int, Any]
+"""A number of tokens, and the states after them: tensors, or a whole cache."""
 
 
 class StateLayer(LinearAttentionLayer):  # type: ignore[misc]  # transformers is not typed
@@ -140,11 +141,7 @@ class RecurrentCache(SlotCache):
         kept = self._snapshots[row]
         if not length or (kept and kept[-1][0] == length):
             return  # a text that begins again needs none, and a state that was restored has one
-        states = [state for layer in self._recurrent for state in layer.states(row)]
-        buffers = kept.popleft()[1] if len(kept) == kept.maxlen else [state.clone() for state in states]
-        for buffer, state in zip(buffers, states, strict=True):
-            buffer.copy_(state)
-        kept.append((length, buffers))
+        kept.append((length, self._saved(row, kept.popleft()[1] if len(kept) == kept.maxlen else None)))
 
     @inference_only
     def settle(self, row: int, length: int, wanted: int) -> int:
@@ -160,13 +157,24 @@ class RecurrentCache(SlotCache):
         kept = self._snapshots[row]
         while kept and kept[-1][0] > wanted:
             kept.pop()
-        if not kept:
-            return 0  # the row begins again
-        length, buffers = kept[-1]
+        self._restore(row, kept[-1][1] if kept else None)
+        return kept[-1][0] if kept else 0
+
+    def _saved(self, row: int, older: list[Tensor] | None) -> Any:
+        """Return a copy of a row's states, in the memory of an older one if there is one."""
+        states = [state for layer in self._recurrent for state in layer.states(row)]
+        buffers = [state.clone() for state in states] if older is None else older
+        for buffer, state in zip(buffers, states, strict=True):
+            buffer.copy_(state)
+        return buffers
+
+    def _restore(self, row: int, saved: Any) -> None:
+        """Give a row the states of a copy; without one, let it begin again."""
+        if saved is None:
+            return
         states = (state for layer in self._recurrent for state in layer.states(row))
-        for state, buffer in zip(states, buffers, strict=True):
+        for state, buffer in zip(states, saved, strict=True):
             state.copy_(buffer)
-        return length
 
     def resume(self, rows: Sequence[int], maximum: int) -> None:
         """See `SlotCache.resume`."""
@@ -175,3 +183,55 @@ class RecurrentCache(SlotCache):
                 layer.resume(rows)
             self._snapshots = [deepcopy(self._snapshots[row]) for row in rows]
         super().resume(rows, maximum)
+
+
+class OwnCache(RecurrentCache):
+    """A cache of any kind, which the model makes: one for each row, and snapshots of the whole.
+
+    Args:
+        batch_size: B.
+        maximum: Maximum number of tokens per row.
+        snapshots: How many snapshots of a row are kept.
+    """
+
+    def __init__(self, batch_size: int, maximum: int, snapshots: int = 1) -> None:
+        self._recurrent = []
+        SlotCache.__init__(self, batch_size, maximum)
+        self._made: list[Any] = [None] * batch_size
+        self._snapshots = [deque[Snapshot](maxlen=snapshots) for _ in range(batch_size)]
+
+    def run(self, model: Any, argument: str, keywords: dict[str, Any]) -> Any:
+        """See `SlotCache.run`.
+
+        Raises:
+            ModelError: The model returns no cache.
+        """
+        row = self.plan.batch.start
+        given = {} if self._made[row] is None else {argument: self._made[row]}
+        output = model(**keywords, **given)
+        self._made[row] = getattr(output, argument, None)
+        if self._made[row] is None:
+            raise ModelError(
+                f"{type(model).__name__} (model_type {model.config.model_type!r}) returns no {argument}: what it "
+                "keeps of earlier tokens is in its modules, and cannot be rolled back when drafts are rejected."
+            )
+        return output
+
+    def _saved(self, row: int, older: Any) -> Any:  # noqa: ARG002  # there is nothing to reuse
+        return _copied(self._made[row])
+
+    def _restore(self, row: int, saved: Any) -> None:
+        self._made[row] = _copied(saved)
+
+    def resume(self, rows: Sequence[int], maximum: int) -> None:
+        """See `SlotCache.resume`."""
+        self._made = [_copied(self._made[row]) for row in rows]
+        self._snapshots = [copy(self._snapshots[row]) for row in rows]
+        SlotCache.resume(self, rows, maximum)
+
+
+def _copied(cache: Any) -> Any:
+    """Return a copy that shares what attention has read, which transformers concatenates, never in place."""
+    layers = [layer for layer in getattr(cache, "layers", ()) if isinstance(layer, CacheLayerMixin)]
+    tensors = [value for layer in layers for value in vars(layer).values() if isinstance(value, Tensor)]
+    return deepcopy(cache, {id(tensor): tensor for tensor in tensors})
