@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
 from typer.testing import CliRunner
 
 from specdec_core import Decoder, generate_with
@@ -24,6 +25,7 @@ from tests.docs.pages import PAGES, ROOT, blocks, name, outputs
 from tests.multimodal import IMAGE, build, prompts
 from tests.serving.vllm_runner import Runner, vllm_config
 from tests.tiny import tiny_model
+from tests.whisper import AUDIO, ENGLISH, NO_TIMESTAMPS, START, TRANSCRIBE, distilled, speech
 
 PYTHON = blocks("python", "py", "pycon")
 OWN = [block for block in PYTHON if block.source is None]
@@ -108,6 +110,34 @@ def test_the_lines_with_an_image_give_the_tokens_of_plain_generate(monkeypatch):
     monkeypatch.setattr("transformers.AutoModelForImageTextToText.from_pretrained", lambda _: model)
     ran = runpy.run_path(str(EXAMPLES / "images.py"))
     assert ran["ids"].equal(model.generate(**inputs, max_new_tokens=64, do_sample=False))
+
+
+class Processor:
+    """What the processor of Whisper does in docs/examples/whisper.py, with ids in the place of texts."""
+
+    def __call__(self, audio: torch.Tensor, **_: Any) -> Any:
+        return transformers.BatchFeature({"input_features": audio})
+
+    tokenizer = SimpleNamespace(convert_tokens_to_ids=lambda _: [START, ENGLISH, TRANSCRIBE, NO_TIMESTAMPS])
+    decode = staticmethod(lambda ids, **_: list(ids))
+    batch_decode = staticmethod(lambda ids, **_: ids.tolist())
+
+
+def test_the_lines_with_whisper_give_the_tokens_of_plain_generate(monkeypatch, tmp_path):
+    """docs/examples/whisper.py."""
+    speech().save_pretrained(tmp_path / "large")
+    monkeypatch.setattr("transformers.AutoProcessor.from_pretrained", lambda _: Processor())
+    monkeypatch.setattr("transformers.audio_utils.load_audio", lambda *_, **__: AUDIO[:1])
+    text = (EXAMPLES / "whisper.py").read_text(encoding="utf-8")
+    text = text.replace("openai/whisper-large-v3", str(tmp_path / "large"))
+    ran: dict[str, Any] = {}
+    exec(text.replace("distil-whisper/distil-large-v3", distilled(speech(), tmp_path / "distilled")), ran)
+    model = ran["model"]
+    assert ran["ids"].equal(model.generate(AUDIO[:1], language="en"))
+    assert ran["decoder"].drafter.loaded.model.get_encoder() is model.get_encoder()
+    settings = {"decoder_input_ids": torch.tensor([ran["begin"]]), "max_length": 48, "suppress_tokens": None}
+    plain = transformers.GenerationMixin.generate(model, AUDIO[:1], do_sample=False, **settings)
+    assert ran["result"].tokens == tuple(plain[0, 4:].tolist())
 
 
 def test_the_script_of_the_cookbook_gives_the_tokens_of_plain_generate(hub):
