@@ -72,24 +72,6 @@ def test_validate_cuts_nothing(specdec, study, columns):
     assert re.search(r"long-name +echo\(token=1, breaks=False\) +fixed\(gamma=2\) .* temperature=0\.5", wide)
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ("plugins",),
-        ("theory", "speed", "--alpha", "0.8", "--c", "0.05", "--verify", "1,1.05,1.1,1.65", "--gamma", "30"),
-        ("theory", "divergence", "--p", "0.5,0.3,0.2", "--q", "0.6,0.3,0.1", "--lenience", "0.5"),
-    ],
-)
-def test_tables_fit_and_show_all_when_asked(specdec, arguments):
-    piped = specdec(*arguments).stdout
-    assert "Left out" not in piped
-    for columns in (60, 80, 100):
-        lines = specdec(*arguments, columns=columns).stdout.splitlines()
-        assert max(map(len, lines)) <= columns
-        assert "…" not in "".join(lines)
-        assert specdec(*arguments, "--wide", columns=columns).stdout == piped
-
-
 COMMANDS = typer.main.get_command(app)
 
 

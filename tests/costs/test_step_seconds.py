@@ -34,10 +34,6 @@ def test_with_flat_times_it_is_theorem_3_8(alpha, c, gamma):
     assert improvement_at_cost([alpha], gamma, times) == pytest.approx(walltime_improvement(alpha, gamma, c))
 
 
-def test_the_unit_of_seconds_does_not_matter():
-    assert improvement_at_cost([0.7], 2, [0.04, 0.05, 0.06]) == pytest.approx((1 + 0.7 + 0.49) * 40 / 60)
-
-
 @given(rates, seconds)
 def test_the_best_gamma_is_the_best_of_all(rates, seconds):
     factors = [improvement_at_cost(rates, gamma, seconds) for gamma in range(len(seconds))]
@@ -56,16 +52,6 @@ def test_the_best_gamma_may_lie_behind_a_jump():
 def test_of_equals_the_smallest():
     assert best_gamma([0.0], [1.0, 1.0, 1.0]) == 0
     assert best_gamma([1.0, 0.0], [1.0, 1.5, 1.5, 1.5]) == 1
-
-
-def test_speculation_that_does_not_pay():
-    assert best_gamma([0.3], [1.0, 1.31, 1.5]) == 0
-    assert best_gamma([0.3], [1.0, 1.29, 1.5]) == 1
-
-
-def test_flat_steps():
-    assert step_seconds(0.25, 3) == (1.0, 1.25, 1.5, 1.75)
-    assert step_seconds(0.0, 0) == (1.0,)
 
 
 def test_verification_that_is_said_for_every_k():

@@ -100,15 +100,6 @@ def test_q_is_the_heads_own_through_drafts_commits_and_ragged_rows(bench):
     bench.check(session, tokens)
 
 
-def test_a_draft_does_not_depend_on_gamma(bench):
-    drafts = []
-    for budget in (1, 2, 4):
-        proposal = bench.drafter.open(bench.info).propose(bench.request(PROMPTS, [budget] * 3, seed=7))
-        drafts.append(proposal.q.probabilities[:, 0])
-    assert torch.equal(drafts[0], drafts[1])
-    assert torch.equal(drafts[0], drafts[2])
-
-
 def test_all_nodes_of_a_depth_are_drawn_from_one_position(tmp_path):
     bench, shape = BlockBench(tmp_path / "dflash"), TokenTree((-1, -1, 1, 1, 2))
     session, tokens = bench.drafter.open(bench.info), [list(prompt) for prompt in PROMPTS]

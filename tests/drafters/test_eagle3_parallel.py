@@ -84,14 +84,6 @@ def test_q_of_each_depth_is_the_heads_own_through_drafts_commits_and_ragged_rows
     bench.check(session, tokens)
 
 
-def test_q_does_not_depend_on_gamma(bench):
-    long, short = (
-        bench.drafter.open(bench.info).propose(bench.request(PROMPTS, [budget] * 3, seed=7)).q.probabilities
-        for budget in (6, 2)
-    )
-    torch.testing.assert_close(long[:, :2], short)
-
-
 def test_all_nodes_at_a_depth_come_from_one_mask_and_none_stays(bench):
     shape = TokenTree((-1, -1, 1, 1, 2))
     session, tokens = bench.drafter.open(bench.info), [list(prompt) for prompt in PROMPTS]

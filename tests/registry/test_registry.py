@@ -1,12 +1,7 @@
-from pathlib import Path
-from typing import Annotated, Literal
-
 import pytest
-from pydantic import BaseModel, Field
 
 from specdec_core import DrafterConfig, PluginConfig, PluginSpec, TargetInfo
 from specdec_core.interface import PluginError
-from specdec_core.registry.cli_fields import cli_fields
 from specdec_core.registry.registry import Registry
 from specdec_core.registry.requirements import check_requirements
 
@@ -251,46 +246,3 @@ def test_a_trainer_whose_settings_are_not_flat_is_broken(site, field, reason):
     assert state == "broken"
     assert "specdec_trainers() returns 'fit', whose setting" in said
     assert reason in said
-
-
-class Flat(BaseModel):
-    plain: int
-    bounded: Annotated[int, Field(ge=1)] | None = None
-    outer: Annotated[float | None, Field(gt=0)] = None
-    either: Annotated[int, Field(le=8)] | Literal["all", 16] = "all"
-    several: tuple[Annotated[int, Field(lt=3)], ...] | None = None
-    number: int | float = 1
-    flag: bool | None = None
-    off: bool = False
-    folder_name: Path = Path()
-
-
-def test_settings_as_options():
-    found = {setting.name: setting for setting in cli_fields(Flat)}
-    assert list(found) == list(Flat.model_fields)
-    assert found["plain"].types == [int]
-    assert found["bounded"].bounds == ["at least 1"]
-    assert found["outer"].bounds == ["above 0"]
-    assert (found["either"].choices, found["either"].bounds) == (["all", 16], ["at most 8"])
-    assert (found["several"].multiple, found["several"].bounds) == (True, ["below 3"])
-    assert found["flag"].options == ("--flag", "--no-flag")
-    assert found["off"].options == ("--off",)
-    assert found["folder_name"].options == ("--folder-name",)
-
-
-@pytest.mark.parametrize(
-    ("name", "text", "value"),
-    [
-        ("plain", "3", 3),
-        ("plain", "three", "three"),
-        ("outer", "3", 3.0),
-        ("number", "3.5", 3.5),
-        ("either", "all", "all"),
-        ("either", "16", 16),
-        ("folder_name", "4", "4"),
-    ],
-)
-def test_text_is_parsed_by_the_type_of_the_setting(name, text, value):
-    read = next(setting for setting in cli_fields(Flat) if setting.name == name).parse(text)
-    assert read == value
-    assert type(read) is type(value)
