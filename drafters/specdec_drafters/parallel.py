@@ -253,10 +253,4 @@ class ParallelTrainer(TransformerTrainer):
 
     def results(self, run: TrainingRun) -> dict[str, str | float]:
         """Return the acceptance at each depth, and the block efficiency, before and after."""
-        before, after = run.trained.curve[0], run.trained.curve[-1]
-        by_depth = [f"{after[name]:.3f}" for name in after if name.startswith("alpha_")]
-        return {
-            "block efficiency before": f"{before['block_efficiency']:.3f}",
-            "block efficiency after": f"{after['block_efficiency']:.3f}",
-            "alpha by depth": ", ".join(by_depth),
-        }
+        return run.acceptance("by depth")

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from specdec_core.interface.drafter import Drafter, DraftRequest, DraftSession, SessionInfo, TargetInfo
-from specdec_core.interface.errors import PluginError
+from specdec_core.interface.errors import PluginError, shortened
 from specdec_core.interface.proposal import Proposal
 
 if TYPE_CHECKING:
@@ -59,8 +59,9 @@ class _DeterministicSession(DraftSession):
         try:
             return Proposal.from_rows(rows)
         except _NO_IDS as error:
+            wrong = _first_refused(rows, lambda row: Proposal.from_rows([row]))
             raise PluginError(
-                f"{type(self._drafter).__name__}.draft returned {_short(_no_ids(rows))}; it must return at most "
+                f"{type(self._drafter).__name__}.draft returned {wrong}; it must return at most "
                 "`budget` token ids, such as [5, 2], and [] where it has no draft."
             ) from error
 
@@ -70,8 +71,9 @@ class _DeterministicSession(DraftSession):
         try:
             return Proposal.from_continuations(rows, request.budget, request.depth)
         except _NO_IDS as error:
+            wrong = _first_refused(rows, lambda row: Proposal.from_rows(list(row)))
             raise PluginError(
-                f"{type(self._drafter).__name__}.continuations returned {_short(_no_drafts(rows))}; it must "
+                f"{type(self._drafter).__name__}.continuations returned {wrong}; it must "
                 "return sequences of token ids, such as [[5, 2], [3]], and [] where it has no draft."
             ) from error
 
@@ -121,7 +123,7 @@ class _AutoregressiveSession(DraftSession):
         scored = self._drafter.logits(prefix)
         if not isinstance(scored, torch.Tensor):
             raise PluginError(
-                f"{type(self._drafter).__name__}.logits returned {_short(scored)}; it must return "
+                f"{type(self._drafter).__name__}.logits returned {shortened(repr(scored), 60)}; it must return "
                 "a float tensor [V]: a number for each token id."
             )
         return scored
@@ -196,26 +198,11 @@ _NO_IDS = (TypeError, ValueError, RuntimeError, OverflowError)
 """The exceptions of building a proposal where something is not a token id."""
 
 
-def _no_ids(rows: Sequence[Any]) -> object:
-    """Return the first of some rows that is not a sequence of token ids."""
+def _first_refused(rows: Sequence[Any], build: Callable[[Any], object]) -> str:
+    """Return the first of some rows of which a proposal cannot be built, as text."""
     for row in rows:
         try:
-            Proposal.from_rows([row])
+            build(row)
         except _NO_IDS:
-            return row
-    return rows
-
-
-def _no_drafts(rows: Sequence[Any]) -> object:
-    """Return the first of some rows that is not a sequence of sequences of token ids."""
-    for row in rows:
-        try:
-            Proposal.from_rows(list(row))
-        except _NO_IDS:
-            return row
-    return rows
-
-
-def _short(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."
+            return shortened(repr(row), 60)
+    return shortened(repr(rows), 60)

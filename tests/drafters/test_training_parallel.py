@@ -119,7 +119,7 @@ def test_training_raises_the_acceptance_of_each_depth_and_the_result_drafts(targ
     assert last["block_efficiency"] > first["block_efficiency"]
     for depth in range(1, DEPTH + 1):
         assert last[f"alpha_{depth}"] > first[f"alpha_{depth}"]
-    assert "alpha by depth" in report.facts
+    assert "alpha by depth after" in report.facts
     drafter = ParallelDrafter(ParallelConfig(model=str(config.output)), target.info())
     assert (drafter.mask_token, drafter.count) == (V, DEPTH)
     decoder = Decoder(target, drafter, gamma=Gamma(DEPTH))

@@ -23,7 +23,7 @@ References:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import torch
@@ -136,12 +136,8 @@ class Scores:
     accepted: Tensor
 
     def __add__(self, other: Scores) -> Scores:
-        return Scores(
-            self.positions + other.positions,
-            self.overlap + other.overlap,
-            self.agreement + other.agreement,
-            self.accepted + other.accepted,
-        )
+        sums = (getattr(self, field.name) + getattr(other, field.name) for field in fields(self))
+        return Scores(*sums)
 
     @property
     def alpha(self) -> list[float]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 import torch
@@ -57,10 +57,8 @@ class Rows:
 
     def to(self, device: torch.device) -> Rows:
         """Return the rows on a device."""
-        if self.sources is None or self.source_mask is None:
-            return Rows(self.tokens.to(device), self.mask.to(device))
-        tensors = (self.tokens, self.mask, self.sources, self.source_mask)
-        return Rows(*(tensor.to(device) for tensor in tensors))
+        parts = {field.name: getattr(self, field.name) for field in fields(self)}
+        return Rows(**{name: part.to(device) for name, part in parts.items() if part is not None})
 
 
 def pad_rows(

@@ -146,25 +146,20 @@ def recorded_tokenizer(record: Record) -> Any:
     header = record.header
     if header.tokenizer is None:
         return None
-    model = header.target.model
     source: str | Path = record.path / TOKENIZER
-    if is_shipped(model):
-        source = model
+    if is_shipped(header.target.model):
+        source = header.target.model
+        tokenizer = load_vocabulary(source)[0]
     elif not (record.path / TOKENIZER).is_dir():
         raise ConfigError(f"{record.path} has lost its folder `{TOKENIZER}`. Copy the record again.")
-    tokenizer = _load(source)
+    else:
+        tokenizer = read_tokenizer(str(source), {"local_files_only": True, "trust_remote_code": False})
     if tokenizer is None or fingerprint_tokenizer(tokenizer) != header.tokenizer:
         raise ConfigError(
             f"{record.path}: the tokenizer in {source} is not the one of the recorded texts; copy the record "
             "again, or record the target anew."
         )
     return tokenizer
-
-
-def _load(source: str | Path) -> Any:
-    if isinstance(source, str):
-        return load_vocabulary(source)[0]
-    return read_tokenizer(str(source), {"local_files_only": True, "trust_remote_code": False})
 
 
 def fingerprint_tokenizer(tokenizer: Any) -> str:
