@@ -13,7 +13,8 @@ from transformers import LogitsProcessor, StoppingCriteria
 
 from specdec_core import generate_with
 from specdec_core.models import load_model
-from tests.generation.families import build, noisy
+from tests.generation.families import MULTIMODAL, build, noisy
+from tests.multimodal import IMAGE, prompts
 
 NEW = 12
 PROMPTS = [[5, 6, 7, 5, 6, 7], [9, 8, 30, 9, 8, 30]]
@@ -240,6 +241,7 @@ SHAPES: dict[str, Callable[[Case], Any]] = {
     "no input ids": without_ids,
     "inputs_embeds": embedded,
     "token types": with_(token_type_ids=ZEROS),
+    "images": lambda case: case.same(**prompts(case.family, [[5, IMAGE, 6, 7], [IMAGE, 5, IMAGE]])),
     "continued from a cache": continued,
     "beam search": with_(num_beams=2),
     "beam search, sampled": with_(num_beams=2, do_sample=True),
@@ -263,8 +265,6 @@ def applies(shape: str, case: Case) -> bool:
     """Return whether a family can be asked for something at all, without us."""
     if shape in ("greedy, encoder outputs", "greedy, a start for the decoder"):
         return case.encoder
-    if shape in ("padded on the right", "padded row as alone", "prompt in chunks"):
+    if shape in ("padded on the right", "padded row as alone", "prompt in chunks", "no input ids"):
         return not case.encoder
-    if shape == "no input ids":
-        return not case.encoder
-    return True
+    return shape != "images" or case.family in MULTIMODAL
