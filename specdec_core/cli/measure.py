@@ -94,11 +94,10 @@ def measure(
         from specdec_core.offline.measure import measure as measure_drafters
 
         quieten_libraries()
-        temperatures = tuple(dict.fromkeys(temperature or (0.0, 1.0)))
         found, failed = measure_drafters(
             replace(loaded, tasks=tasks),
             progress,
-            temperatures=temperatures,
+            temperatures=tuple(dict.fromkeys(temperature or (0.0, 1.0))),
             gamma=gamma,
             timings=timings,
             keep=keep,

@@ -106,8 +106,7 @@ def record(
     for name, needed in (("hidden_dtype", "hidden"), ("gamma", "timings")):
         if name in given(how) and needed not in given(how):
             raise ConfigError(f"{option_of((name,))}: requires {option_of((needed,))}.")
-    if study is None and not temperature:
-        temperature = [0.0, 1.0]
+    temperature = temperature or (None if study else [0.0, 1.0])
     loaded = study_of(study, options, settings=settings, task=task or (), temperature=temperature)
     loaded = replace(loaded, tasks=tuple(loaded.chosen(task or ())))
     if import_file is not None and (len(loaded.tasks) > 1 or given(how) or ray):

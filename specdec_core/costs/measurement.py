@@ -5,12 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
 from specdec_core.costs.forecast import requested_seconds
 from specdec_core.costs.step_costs import Machine, StepCosts, settings_key
 from specdec_core.interface.errors import ConfigError, reading, unknown_name
 from specdec_core.interface.files import writing_file
+from specdec_core.interface.validated import validated
 
 Rate = Annotated[float, Field(ge=0, le=1)]
 """A share, from 0 to 1."""
@@ -136,13 +137,9 @@ def read_measurement(path: Path) -> Measurement:
     Raises:
         ConfigError: If the file cannot be read, or is not a measurement.
     """
-    try:
-        with reading(path, ConfigError, "a measurement"), path.open("rb") as file:
-            return Measurement.model_validate_json(file.read())
-    except ValidationError as error:
-        raise ConfigError(
-            f"{path} is not a measurement; `specdec measure --output {path.name}` writes one. ({str(error)[:200]})"
-        ) from error
+    with reading(path, ConfigError, "a measurement"):
+        data = path.read_bytes()
+    return validated(Measurement, data, f"{path}, which should be of `specdec measure --output`")
 
 
 def write_measurement(path: Path, measurement: Measurement) -> None:

@@ -1,17 +1,40 @@
-"""The base of settings, with the same error messages in Python as in a study."""
+"""The base of settings, with the same error messages in Python as in a study, and the content of files."""
 
 from __future__ import annotations
 
-from typing import Any, get_args
+from typing import Any, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, ModelWrapValidatorHandler, ValidationError, model_validator
 from pydantic_core import InitErrorDetails, PydanticCustomError
 from pydantic_core.core_schema import ErrorType
 
-from specdec_core.interface.errors import unknown_name
+from specdec_core.interface.errors import ConfigError, SpecdecError, unknown_name
 
 _KNOWN = frozenset(get_args(ErrorType))
 _BOUNDS = {"gt": "greater than", "ge": "at least", "lt": "less than", "le": "at most"}
+
+
+_Model = TypeVar("_Model", bound=BaseModel)
+
+
+def validated(model: type[_Model], data: object, where: str, error: type[SpecdecError] = ConfigError) -> _Model:
+    """Return the content of a file.
+
+    Args:
+        model: What it must hold.
+        data: JSON as text, or what was read from it.
+        where: The file and the place in it, for messages.
+        error: The error to raise.
+
+    Raises:
+        SpecdecError: It does not hold that; the message names the place and the key.
+    """
+    try:
+        return model.model_validate_json(data) if isinstance(data, (str, bytes)) else model.model_validate(data)
+    except ValidationError as cause:
+        problem = cause.errors(include_url=False)[0]
+        key = ".".join(map(str, problem["loc"]))
+        raise error(f"{where}: {f'{key}: ' if key else ''}{problem['msg']}.") from cause
 
 
 class Validated(BaseModel):

@@ -12,13 +12,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers.utils import cached_file
 
 from specdec_core.interface import ModelError, TargetInfo
+from specdec_core.interface.validated import validated
 from specdec_core.models import model_folder
 from specdec_core.registry import shipped_file
 from specdec_drafters.common.weights_file import trained_for
@@ -182,14 +183,8 @@ def open_checkpoint(
             f"drafter {drafter!r}: {model} has the speculators_model_type {found!r}. Supported: "
             f"{', '.join(types)}. Choose a checkpoint of that type for this target."
         )
-    try:
-        config = kind.model_validate(dict(checkpoint.config))
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"])) or "config.json"
-        raise ModelError(
-            f"drafter {drafter!r}: {model}: config.json is not valid at {where}: {first['msg']}."
-        ) from error
+    where = f"drafter {drafter!r}: {model}: config.json"
+    config = validated(kind, dict(checkpoint.config), where, ModelError)
     if target is not None:
         _check_fingerprint(config, model, target, drafter)
     return checkpoint, config

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict
 
 from specdec_core import Decoder, Observer
 from specdec_core.decoding import row_seed
@@ -18,6 +18,7 @@ from specdec_core.interface import ConfigError, Progress, StepReport
 from specdec_core.interface.errors import reading
 from specdec_core.interface.files import input_path
 from specdec_core.interface.settings import GenerationSettings, SamplingSettings
+from specdec_core.interface.validated import validated
 from specdec_core.models import LoadedModel
 from specdec_drafters.common.texts import read_documents, read_ids, tokenize_documents
 from specdec_drafters.settings import TrainingConfig
@@ -64,15 +65,8 @@ def _pairs(lines: Iterator[str], path: str, model: LoadedModel) -> Iterator[Pair
         if not line.strip():
             continue
         where = f"{path}:{number}"
-        try:
-            entry = _Line.model_validate_json(line.strip())
-        except ValidationError as error:
-            problem = error.errors()[0]
-            about = ".".join(map(str, problem["loc"][:1])) or "the line"
-            raise ConfigError(
-                f'{where}: expected an object with a "source" and optionally a "target", each a text or a list of '
-                f"token ids; {about}: {problem['msg']}."
-            ) from error
+        about = 'expected an object with a "source" and optionally a "target", each a text or a list of token ids'
+        entry = validated(_Line, line.strip(), f"{where}: {about}")
         target = None if entry.target is None else _ids(entry.target, where, "target", model)
         yield Pair(_ids(entry.source, where, "source", model), target)
 

@@ -8,10 +8,11 @@ from pathlib import Path
 from specdec_core.interface.errors import ConfigError, reading
 from specdec_core.interface.files import open_text
 from specdec_core.interface.settings import GenerationSettings, SamplingSettings, TargetConfig
+from specdec_core.interface.validated import validated
 from specdec_core.models import load_outline
 from specdec_core.offline.record.format import HEADER, PartHeader, Record, RecordedPrompts, RecordHeader, TextLine
 from specdec_core.offline.record.recorded_target import fingerprint_tokenizer, save_tokenizer
-from specdec_core.offline.record.store import RecordWriter, validated
+from specdec_core.offline.record.store import RecordWriter
 from specdec_core.offline.record.tasks import fingerprint_ids
 from specdec_core.study.run.folder import exclusive_lock
 from specdec_core.study.run.provenance import library_versions
@@ -52,7 +53,7 @@ def import_texts(
     for count, data in enumerate(lines, start=1):
         if not data.strip():
             continue
-        line = validated(TextLine, data, source, f"line {count}")
+        line = validated(TextLine, data, f"{source}: line {count}")
         if problem := _problem(line, outline.vocab_size, ends, sampling, generation):
             raise ConfigError(f"{source}: line {count}: {problem}")
         reason = "eos" if line.tokens[-1] in ends else line.finish_reason or "length"

@@ -11,16 +11,16 @@ import shutil
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ValidationError
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import load_file, save_file
 
 from specdec_core.interface.errors import ConfigError, differences, reading
 from specdec_core.interface.files import input_path, writing_file
+from specdec_core.interface.validated import validated
 from specdec_core.offline.record.format import (
     HEADER,
     Record,
@@ -39,7 +39,6 @@ FEATURES = "features.safetensors"
 """Name of the file with the target's embeddings."""
 _MAX_SHOWN = 3
 """The most differences between two records that a message names."""
-_Model = TypeVar("_Model", bound=BaseModel)
 _Arrays = dict[str, NDArray[Any]]
 
 
@@ -64,26 +63,6 @@ def read_record(path: Path | str) -> Record:
     return Record(folder, header, tuple(_read_part(folder, header, number) for number in range(len(header.parts))))
 
 
-def validated(model: type[_Model], data: str | bytes, path: Path, within: str = "") -> _Model:
-    """Return the content of a record's JSON.
-
-    Args:
-        model: What it must hold.
-        data: The JSON.
-        path: The file that it comes from.
-        within: Where in the file, for messages.
-
-    Raises:
-        ConfigError: It does not hold that; the message names the file and the key.
-    """
-    try:
-        return model.model_validate_json(data)
-    except ValidationError as error:
-        problem = error.errors(include_url=False)[0]
-        where = ": ".join(filter(None, [str(path), within, ".".join(map(str, problem["loc"]))]))
-        raise ConfigError(f"{where}: {problem['msg']}.") from error
-
-
 def damaged(path: Path, reason: str) -> ConfigError:
     """Return the error for a file of a record that cannot be used."""
     return ConfigError(
@@ -95,7 +74,7 @@ def damaged(path: Path, reason: str) -> ConfigError:
 def _read_header(folder: Path) -> RecordHeader:
     path = folder / HEADER
     with reading(path, ConfigError, "the header of a record"):
-        return validated(RecordHeader, path.read_bytes(), path)
+        return validated(RecordHeader, path.read_bytes(), str(path))
 
 
 def _lines_file(folder: Path, number: int) -> Path:
@@ -114,7 +93,7 @@ def _read_part(folder: Path, header: RecordHeader, number: int) -> RecordPart:
     prompts: dict[int, PromptText] = {}
     tokens = outgrown = 0
     for count, data in enumerate(_whole_lines(path), start=1):
-        line = validated(TextLine, data, path, f"line {count}")
+        line = validated(TextLine, data, f"{path}: line {count}")
         tokens += len(line.tokens)
         if rows is not None and tokens > rows:
             break

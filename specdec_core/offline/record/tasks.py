@@ -7,8 +7,8 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 
 from specdec_core.interface.errors import ConfigError, differences
+from specdec_core.interface.validated import validated
 from specdec_core.offline.record.format import HEADER, PartHeader, Record, RecordedPrompts, RecordPart
-from specdec_core.offline.record.store import validated
 from specdec_core.study.config.prompts import fingerprint_prompts, render_prompt
 from specdec_core.study.config.schema import PromptsConfig
 from specdec_core.study.config.study import Task
@@ -55,8 +55,7 @@ def recorded_prompts(record: Record, number: int) -> PromptsConfig | None:
     settings = record.parts[number].header.prompts.settings
     if settings is None:
         return None
-    where = f"parts.{number}.prompts.settings"
-    return validated(PromptsConfig, json.dumps(settings), record.path / HEADER, where)
+    return validated(PromptsConfig, settings, f"{record.path / HEADER}: parts.{number}.prompts.settings")
 
 
 def _imported_prompts(part: RecordPart) -> PromptsConfig:

@@ -211,8 +211,8 @@ def test_sources_without_targets_are_answered_once(targets, config_for, progress
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("{", "sources.jsonl:2: expected an object.*; the line: Invalid JSON"),
-        ('{"prompt": "x"}', "sources.jsonl:2: expected an object.*; source: Field required"),
+        ("{", "sources.jsonl:2: expected an object.*: Invalid JSON"),
+        ('{"prompt": "x"}', "sources.jsonl:2: expected an object.*: source: Field required"),
         ('{"source": "text"}', '"source" is a text, but .* has no tokenizer'),
     ],
 )
