@@ -11,7 +11,7 @@ from torch import Tensor
 
 from specdec_core.interface.errors import ArgumentError, PromptError
 from specdec_core.models import LoadedModel
-from specdec_core.models.run.encoder import Encoded
+from specdec_core.models.run.encoder import Encoded, EncoderOutput
 
 Prompt: TypeAlias = str | Sequence[int] | Tensor
 """Text (needs a tokenizer) or token ids, also as a tensor `[T]`. For encoder-decoder targets it is the source."""
@@ -123,7 +123,8 @@ def read_encoder_outputs(target: LoadedModel, given: Any, count: int) -> Encoded
             f"encoder_outputs has {shape} where states [{count}, S, D] belong, one for each prompt. Pass what "
             "`target.model.get_encoder()` returned for them."
         )
-    return Encoded(states, getattr(given, "attention_mask", None), target.model.get_encoder())
+    output = EncoderOutput(states.to(target.device), attention_mask=getattr(given, "attention_mask", None))
+    return Encoded.of(output, None, target.model.get_encoder(), {})
 
 
 def check_prompts(target: LoadedModel, prompts: Sequence[Prompt], names: Sequence[str]) -> None:

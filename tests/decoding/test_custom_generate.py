@@ -379,6 +379,8 @@ def test_the_encoder_runs_once(device):
     settings = {"encoder_outputs": encoded, "max_new_tokens": 8, "do_sample": False}
     expected = model.generate(**batch(model), **settings).tolist()
     assert model.generate(**batch(model), custom_generate=function, **settings).tolist() == expected
+    mask = batch(model)["attention_mask"]  # and what it has read is not known
+    assert model.generate(attention_mask=mask, custom_generate=function, **settings).tolist() == expected
 
 
 def test_an_encoder_may_have_its_padding_on_the_left_and_rows_of_their_own(monkeypatch):

@@ -278,16 +278,14 @@ def _read_encoder(
     loaded: LoadedModel, ids: Tensor, inputs: Tensor | None, arguments: Mapping[str, Any]
 ) -> tuple[list[list[int]] | None, Encoded]:
     """Return the ids that the encoder reads, if it reads ids that are known, and what it gave."""
-    mask, sources, output = arguments.get("attention_mask"), None, arguments["encoder_outputs"]
+    mask, sources, given = arguments.get("attention_mask"), None, {}
     if inputs is not None:
         inputs = inputs.repeat_interleave(len(ids) // len(inputs), dim=0)
-        if not inputs.is_floating_point():
-            known = loaded.reads_ids and bool((inputs >= 0).all())
-            sources = _unpadded(inputs, mask, "attention_mask", right=True) if known else None
-            inputs = None
-    mask = getattr(output, "attention_mask", mask)  # of the states, where the encoder has made one
-    mask = None if mask is None or mask.bool().all() else mask
-    return sources, Encoded(output[0], mask, loaded.model.get_encoder(), inputs)
+        if inputs.is_floating_point():
+            given = {loaded.model.main_input_name: inputs} | ({} if mask is None else {"attention_mask": mask})
+        elif loaded.reads_ids and bool((inputs >= 0).all()):
+            sources = _unpadded(inputs, mask, "attention_mask", right=True)
+    return sources, Encoded.of(arguments["encoder_outputs"], mask, loaded.model.get_encoder(), given)
 
 
 def _check_length(loaded: LoadedModel, call: Call) -> None:

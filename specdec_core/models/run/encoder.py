@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -26,22 +26,26 @@ class Encoded(NamedTuple):
         mask: `[B, S]`, 0 for padding; or that of what the encoder read, where this has another length, for the
             model to convert. None where nothing is masked.
         encoder: The module that gave it.
-        inputs: What it read, `[B, ...]`, where that is no token ids and is known.
+        inputs: The arguments that it was given, each `[B, ...]`, where these are no token ids; else none.
     """
 
     states: Tensor
     mask: Tensor | None
     encoder: Any
-    inputs: Tensor | None = None
+    inputs: Mapping[str, Tensor] = {}
+
+    @classmethod
+    def of(cls, output: Any, mask: Tensor | None, encoder: Any, inputs: Mapping[str, Tensor]) -> Encoded:
+        """Return what an encoder gave, with the mask that it made of that of its inputs, if it makes one."""
+        mask = getattr(output, "attention_mask", mask)
+        return cls(output[0], None if mask is None or mask.bool().all() else mask, encoder, inputs)
 
     def repeated(self, times: int) -> Encoded:
         """Return the same with each source several times in a row."""
-
-        def repeat(part: Tensor | None) -> Tensor | None:
-            return None if part is None else part.repeat_interleave(times, dim=0)
-
-        states = self.states.repeat_interleave(times, dim=0)
-        return self._replace(states=states, mask=repeat(self.mask), inputs=repeat(self.inputs))
+        states, mask, encoder, _ = self
+        mask = None if mask is None else mask.repeat_interleave(times, dim=0)
+        inputs = {name: part.repeat_interleave(times, dim=0) for name, part in self.inputs.items()}
+        return Encoded(states.repeat_interleave(times, dim=0), mask, encoder, inputs)
 
 
 @dataclass
@@ -129,14 +133,17 @@ class EncoderMemory:
 def _encode(loaded: LoadedModel, sources: Sequence[Sequence[int]] | None, other: Encoded | None) -> Encoded:
     encoder = loaded.model.get_encoder()
     if sources is None or not loaded.reads_ids:
-        if other is None or other.inputs is None:
+        if other is None or not other.inputs:
             raise ModelError(
                 f"{loaded.name} has an encoder, and what it is to read is not known. A draft model needs weights "
                 "of the encoder that are the target's, as distilled decoders have, or the target's inputs."
             )
         with torch.inference_mode(), loaded.lock:
-            inputs = {loaded.model.main_input_name: other.inputs.to(loaded.device, loaded.model.dtype)}
-            return Encoded(encoder(**inputs, attention_mask=other.mask)[0], other.mask, encoder)
+            inputs = {
+                name: moved(part.to(loaded.model.dtype) if part.is_floating_point() else part, loaded.device)
+                for name, part in other.inputs.items()
+            }
+            return Encoded.of(encoder(**inputs), inputs.get("attention_mask"), encoder, inputs)
     lengths = [len(source) for source in sources]
     width, limit = max(lengths), loaded.family.max_source
     if limit is not None and width > limit:
