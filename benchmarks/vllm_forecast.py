@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -39,6 +40,11 @@ DRAFTERS: dict[str, Any] = {
     "parallel": {"name": "parallel", "model": "builtin:parallel"},
     "eagle3": {"name": "eagle3", "model": "builtin:eagle3"},
 }
+OWN: dict[str, dict[str, Any]] = {
+    "vLLM's ngram": {"method": "ngram", "prompt_lookup_min": 2, "prompt_lookup_max": 16},
+    "vLLM's suffix": {"method": "suffix", "suffix_decoding_max_cached_requests": 1000},
+}
+"""Methods of vLLM that copy otherwise than `prompt-copy` and `suffix`; the latter needs arctic-inference."""
 
 
 def main() -> None:
@@ -56,13 +62,17 @@ def main() -> None:
     results = Results(given.out, "vllm_forecast", settings)
     prompts = tokens_of_prompts(given.prompts)
     with tempfile.TemporaryDirectory() as folder:
-        expected, texts = forecast(prompts, given.tokens, Path(folder))
-        for name, drafter in DRAFTERS.items():
-            if results.row({"drafter": name}):
-                continue
-            there = run_in_vllm(Path(folder) / name, drafter, prompts, given.tokens)
-            same = there.pop("texts") == texts
-            results.add({"drafter": name}, {"forecast": expected[name], "vllm": there, "same_texts": same})
+        for name, config in OWN.items():
+            if not results.row({"drafter": name}):
+                there = run_in_vllm(Path(folder), config, prompts, given.tokens)
+                results.add({"drafter": name}, {"forecast": None, "vllm": there[0], "same_texts": None})
+        missing = {name: one for name, one in DRAFTERS.items() if not results.row({"drafter": name})}
+        expected, texts = forecast(missing, prompts, given.tokens, Path(folder)) if missing else ({}, [])
+        for name, drafter in missing.items():
+            config = exported(Path(folder) / name, drafter)
+            there, found = run_in_vllm(Path(folder) / name, config, prompts, given.tokens)
+            row = {"forecast": expected[name], "vllm": there, "same_texts": found == texts}
+            results.add({"drafter": name}, row)
 
 
 def tokens_of_prompts(count: int) -> list[list[int]]:
@@ -72,7 +82,9 @@ def tokens_of_prompts(count: int) -> list[list[int]]:
     return [tokenizer(text.text)["input_ids"] for text in texts]
 
 
-def forecast(prompts: list[list[int]], tokens: int, folder: Path) -> tuple[dict[str, Any], list[list[int]]]:
+def forecast(
+    drafters: dict[str, Any], prompts: list[list[int]], tokens: int, folder: Path
+) -> tuple[dict[str, Any], list[list[int]]]:
     """Return the expected counters of each drafter, and the texts."""
     study = {
         "target": {"model": "builtin:target", "dtype": "float32", "device": "cpu", "packed": False},
@@ -81,7 +93,7 @@ def forecast(prompts: list[list[int]], tokens: int, folder: Path) -> tuple[dict[
         "generation": {"max_new_tokens": tokens, "ignore_eos": True},
         "timing": False,
         "deploy": "vllm",
-        "runs": [{"name": name, "drafter": drafter, "gamma": GAMMA} for name, drafter in DRAFTERS.items()],
+        "runs": [{"name": name, "drafter": drafter, "gamma": GAMMA} for name, drafter in drafters.items()],
     }
     found = compare(study, folder / "study")
     lines = map(json.loads, (folder / "study/outputs.jsonl").read_text(encoding="utf-8").splitlines())
@@ -95,23 +107,31 @@ def counters(drafts: float, draft_tokens: float, accepted: Any) -> dict[str, Any
     return {"drafts": int(drafts), "draft_tokens": int(draft_tokens), "accepted": [int(one) for one in accepted]}
 
 
-def run_in_vllm(folder: Path, drafter: dict[str, Any], prompts: list[list[int]], tokens: int) -> dict[str, Any]:
-    """Export a drafter, and let a new process decode with it in vLLM."""
+def exported(folder: Path, drafter: dict[str, Any]) -> dict[str, Any]:
+    """Export a drafter; return vLLM's speculative config."""
     registry = default_registry()
-    config = plugin_settings(registry, "drafter", drafter)
-    made = export(registry, folder, drafter, config, GAMMA)
-    config_text = made.command.partition("--speculative-config ")[2].strip("'")
-    job = json.dumps({"config": json.loads(config_text), "prompts": prompts, "tokens": tokens})
+    made = export(registry, folder, drafter, plugin_settings(registry, "drafter", drafter), GAMMA)
+    config: dict[str, Any] = json.loads(shlex.split(made.command)[-1])
+    return config
+
+
+def run_in_vllm(
+    folder: Path, config: dict[str, Any], prompts: list[list[int]], tokens: int
+) -> tuple[dict[str, Any], list[list[int]]]:
+    """Let a new process decode in vLLM; return its counters and its texts."""
+    job = json.dumps({"config": config, "prompts": prompts, "tokens": tokens})
     path = os.pathsep.join(filter(None, (str(folder), os.environ.get("PYTHONPATH"))))
     command = [sys.executable, __file__, "--serve", job]
     done = subprocess.run(command, env=os.environ | {"PYTHONPATH": path}, stdout=subprocess.PIPE, check=True)
-    return json.loads(next(line for line in done.stdout.decode().splitlines() if line.startswith('{"drafts"')))
+    found = json.loads(next(line for line in done.stdout.decode().splitlines() if line.startswith('{"drafts"')))
+    return found, found.pop("texts")
 
 
 def served(config: dict[str, Any], prompts: list[list[int]], tokens: int) -> dict[str, Any]:
     """Return vLLM's own counters, and its texts."""
     from vllm import LLM, SamplingParams
 
+    config |= {"num_speculative_tokens": GAMMA}
     llm = LLM(
         str(model_folder("builtin:target")),
         dtype="float32",

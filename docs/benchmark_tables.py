@@ -154,6 +154,39 @@ def recorded(name: str) -> str:
     return what + table(columns, [[ranges.sub("", row[column]) for column in columns] for row in found["rows"]])
 
 
+# --- in vLLM ---------------------------------------------------------------------------------------------------
+
+
+def vllm() -> str:
+    """Return what vLLM did with each drafter, and what was expected."""
+    data = _data("vllm_forecast")
+    head = (
+        "drafter",
+        "expected: drafts / drafted / accepted",
+        "vLLM's counters",
+        "expected by position",
+        "in vLLM",
+    )
+    rows = []
+    for row in data["rows"]:
+        name, pairs = row["key"]["drafter"], [_counted(row["forecast"]), _counted(row["vllm"])]
+        shown = name if row["forecast"] is None else f"[`{name}`](drafters/{name}.md)"
+        rows.append((shown, *(one[0] for one in pairs), *(one[1] for one in pairs)))
+    settings = data["settings"]
+    return (
+        f"{table(head, rows)}\n{settings['prompts']} prompts × {settings['tokens']} tokens, greedy, γ = "
+        f"{settings['gamma']}, float32, vLLM {settings['vllm']} on a CPU, {data['date']}.\n"
+    )
+
+
+def _counted(found: dict[str, Any] | None) -> tuple[str, str]:
+    """Return the counts and the rates by position."""
+    if found is None:
+        return "–", "–"
+    rates = " ".join(f"{accepted / found['drafts']:.2f}" for accepted in found["accepted"])
+    return f"{found['drafts']} / {found['draft_tokens']} / {sum(found['accepted'])}", rates
+
+
 # --- on a GPU --------------------------------------------------------------------------------------------------
 
 
@@ -260,6 +293,7 @@ TABLES = {
     "front": front,
     "readme": lambda: front("docs/"),
     "gpu": gpu,
+    "vllm": vllm,
     "against": against,
     "accelerator": accelerator,
     **{name: partial(recorded, name) for name, found in _data("recorded").items() if "columns" in found},

@@ -12,6 +12,7 @@ from typing import cast
 
 from specdec_core.interface.errors import SpecdecError
 from specdec_core.interface.spec import DrafterConfig
+from specdec_core.models.load.resolve import model_folder
 from specdec_core.registry.registry import default_registry
 from specdec_core.serving.vllm_module import export
 from specdec_core.study import Comparison
@@ -62,11 +63,10 @@ def _command(result: Comparison, task: Task, run: Run, output: Path | None) -> s
         return f"    specdec export --to vllm exported --drafter {settings} --gamma {gamma}"
     folder = output.absolute() / "vllm" / re.sub(r"\W", "_", task.with_task(run.name))
     config = cast("DrafterConfig", run.drafter)
+    model = model_folder(task.target.model, result.study.folder) or task.target.model
     try:
         with chdir(result.study.folder):  # where relative paths start
-            made = export(
-                default_registry(), folder, given, config, gamma, overwrite=True, target=task.target.model
-            )
+            made = export(default_registry(), folder, given, config, gamma, overwrite=True, target=str(model))
     except SpecdecError as error:
         return f"    it cannot be exported: {error}"
     return f"    {made.command}"

@@ -16,7 +16,7 @@ from tests.serving.vllm_runner import Runner, vllm_config
 from tests.tiny import tiny_model
 
 VOCAB, GAMMA, MOST = 10, 3, 24
-PROMPTS = [[3, 1, 4, 1, 5], [2, 7, 1, 8], [3, 1, 4, 1, 6], [9]]
+PROMPTS = [[3, 1, 4, 1, 5], [2, 7, 1, 2], [3, 1, 4, 1, 6], [9]]
 COPY = {"name": "prompt-copy", "min_match": 1}
 HEAD = {"name": "eagle3", "model": "x"}
 SUFFIX = {"name": "suffix", "max_spec_factor": 3.0, "min_token_prob": 0.3}

@@ -73,7 +73,7 @@ def served_table(runs: Sequence[RunSummary]) -> ReportTable | None:
     columns = (
         Column("run", numeric=False),
         *(Column(name, spare=2) for name in ("drafts", "draft tokens", "accepted tokens")),
-        Column("mean acceptance\nlength"),
+        Column("mean acceptance\nlength", note="Of steps with a draft alone, as vLLM has it."),
         Column("accepted at position 0, 1, ...", numeric=False),
     )
     return ReportTable(columns, tuple(rows), title="Expected in vLLM") if rows else None

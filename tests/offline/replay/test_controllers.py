@@ -82,6 +82,15 @@ def test_drawn_runs_count_what_a_fixed_gamma_counts_on_average(acceptance, gamma
     np.testing.assert_allclose(drawn.by_text["steps"], exact.by_text["steps"], atol=0.4)
 
 
+def test_a_fixed_gamma_may_skip_the_first_step_of_each_text(acceptance):
+    unasked = []
+    for skips in (False, True):
+        controller = FixedGamma(FixedGammaConfig(gamma=2, skip_first=skips))
+        metrics = expected_metrics(acceptance, controller, greedy=True, draws=1).metrics
+        unasked.append(metrics.row_steps - metrics.asked_at[0])
+    assert unasked[0] < len(acceptance) <= unasked[1]
+
+
 def test_the_fixed_controller_is_computed_exactly(acceptance):
     controller = FixedGamma(FixedGammaConfig(gamma=2))
     one, other = expected_metrics(acceptance, controller), expected_metrics(acceptance, 2)
