@@ -14,7 +14,7 @@ from torch import nn
 
 from specdec_core.interface.errors import ModelError
 from specdec_core.models.features import LAYER_COUNTS, ModelFeatures, layers_of
-from specdec_core.models.load.probe import FAILURES, uncached_logits
+from specdec_core.models.load.probe import FAILURES, probe_model, uncached_logits
 from specdec_core.models.loaded import LoadedModel, inspect_family
 
 
@@ -75,7 +75,8 @@ def first_layers(loaded: LoadedModel, count: int, head: nn.Module | None = None)
             f"{loaded.name} (model_type {model.config.model_type!r}): its first {count} layers do not run without "
             f"the others ({type(error).__name__}: {error}); draft with another model."
         ) from error
-    return made
+    probed = loaded.family != inspect_family(loaded.model)  # and found to be another than it looks
+    return probe_model(made) if probed else made
 
 
 def _copy(model: Any, modules: Mapping[int, nn.Module]) -> Any:

@@ -16,6 +16,7 @@ from specdec_core.models.variants import with_modules
 from specdec_core.testing.harness.state import changed_state, model_state
 from specdec_core.testing.harness.tiny_target import random_model
 from tests.generation.families import IDS, SIZES
+from tests.models.hybrids import hybrid
 from tests.tiny import DECODER_ONLY, ENCODER_DECODER, tiny_model
 
 SOURCE, TOKENS = [3, 4, 5, 6], [1, 9, 10, 11, 12, 7, 8, 2]
@@ -59,6 +60,11 @@ def test_the_first_layers_are_a_model_that_was_built_with_fewer(family):
     session.forward([TOKENS[:3]])
     cached = session.forward([TOKENS[3:]])[0, -1]
     torch.testing.assert_close(cached, expected[0, -1], atol=1e-4, rtol=1e-4)
+
+
+def test_what_was_found_of_a_model_holds_for_its_first_layers():
+    loaded = wrap_model(hybrid("mamba"))
+    assert first_layers(loaded, 1).family.single_token_modules == loaded.family.single_token_modules[:1] != ()
 
 
 def test_layers_and_head_are_shared_packed_or_not():
