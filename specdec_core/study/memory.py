@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
-from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
 from specdec_core.interface.settings import ModelSettings, TargetConfig
 from specdec_core.models import ModelOutline, load_outline
 from specdec_core.models.device import available_memory, parse_device, parse_dtype
 from specdec_core.models.inflation import add_layers
+from specdec_core.models.load.loading import auto_class
 from specdec_core.registry.nesting import models_in
 from specdec_core.study.config.prompt_file import conversations
 from specdec_core.study.config.prompts import render_prompt
@@ -119,9 +119,8 @@ def _sizes(settings: ModelSettings, outline: ModelOutline, device: torch.device)
     config, found = outline.config, parse_dtype(settings.dtype, device)
     stored = getattr(config, "dtype", None)
     dtype = next((one for one in (found, stored) if isinstance(one, torch.dtype)), torch.float32)
-    make = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
     with torch.device("meta"):
-        model = make.from_config(config, dtype=dtype)
+        model = auto_class(config).from_config(config, dtype=dtype)
     if isinstance(settings, TargetConfig) and settings.inflate is not None:
         add_layers(model, settings.model, **settings.inflate.model_dump())
     parameters = model.num_parameters()

@@ -93,6 +93,16 @@ def test_recurrent_layers_keep_no_keys(study, family, tmp_path):
     assert plain.caches == pytest.approx(kept, rel=1.5 / plain.tokens)
 
 
+def test_a_model_with_images_is_counted_with_their_encoder(study, tmp_path):
+    model = hybrid("glm5_next")
+    model.save_pretrained(tmp_path / "model")
+    text = STUDY.replace("[a b c, d e, f, g h i]", "{{tokens: [[3, 4, 5]]}}").replace(
+        "drafter: echo", "drafter: random"
+    )
+    (plain, _) = memory_needs(load_study(study("model", text=text)))
+    assert plain.weights == sum(weight.nbytes for weight in model.parameters())
+
+
 def test_a_draft_model_is_added(study):
     text = STUDY.replace("drafter: echo", "drafter: {{name: transformer, model: builtin:drafter, packed: false}}")
     plain, drafted = memory_needs(load_study(study(text=text)))

@@ -122,7 +122,7 @@ def _read(settings: ModelSettings, folder: Path, trust_remote_code: bool) -> tup
         given = {key: value for key, value in given.items() if value is not None}
         check_weight_files(name, location, config, options)
         with without_progress_bar(), quiet_loading():
-            loaded, info = _auto_class(config).from_pretrained(
+            loaded, info = auto_class(config).from_pretrained(
                 location,
                 use_safetensors=True,
                 ignore_mismatched_sizes=True,  # to name them all
@@ -139,7 +139,7 @@ def _read(settings: ModelSettings, folder: Path, trust_remote_code: bool) -> tup
     return loaded, read_tokenizer(location, options, subfolder), name
 
 
-def _auto_class(config: Any) -> Any:
+def auto_class(config: Any) -> Any:
     """Return the class of transformers that loads a model with a language-model head."""
     text = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
     # Models that take images or audio, too, may have a class for text, and are loaded by that.
