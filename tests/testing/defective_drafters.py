@@ -79,16 +79,6 @@ class OnePositionOff(Sampling):
 
 
 @caught_by("budgets_respected")
-class NotNormalized(Sampling):
-    """The least probable half of q is cut away, and the rest is not renormalized."""
-
-    def hand_back(self, made, logits):
-        probabilities = torch.softmax(logits, dim=-1)
-        middle = probabilities.median(dim=-1, keepdim=True).values
-        return replace(made, q=Dense(torch.where(probabilities >= middle, probabilities, 0)))
-
-
-@caught_by("budgets_respected")
 class ZeroAtTheDraft(Sampling):
     """q was cut to its two most probable tokens after the draw, and gives 0 to other tokens that were drawn."""
 
@@ -204,15 +194,6 @@ class PadsRows(Deterministic):
 
 
 @caught_by("budgets_respected")
-class NegativePadding(Deterministic):
-    """A draft that is shorter than the budget is filled up with -1, and the length counts it."""
-
-    def continuation(self, tokens, budget):
-        drafted = super().continuation(tokens, budget)
-        return [*drafted[:-1], -1] if drafted else drafted
-
-
-@caught_by("budgets_respected")
 class NeedsTwoTokens(Deterministic):
     """Looks at the last two tokens, where there may be one."""
 
@@ -244,14 +225,6 @@ class ReturnsNothing(Deterministic):
 
     def propose(self, request):
         return super().propose(request) if all(request.budget) else None
-
-
-@caught_by("budgets_respected")
-class OwnVocabulary(Sampling):
-    """q is of the drafter's own vocabulary, which is smaller (vLLM #7252, transformers #35029)."""
-
-    def hand_back(self, made, logits):
-        return replace(made, q=Dense(torch.softmax(logits, dim=-1)[..., :-1]))
 
 
 @caught_by("budgets_respected")
@@ -866,15 +839,6 @@ changing("MovesToItsFiles", lambda: os.chdir("/"))
 changing("SetsTheEnvironment", lambda: os.environ.update(PLANTED_PARALLELISM="false"))
 changing("HandlesSignals", lambda: signal.signal(signal.SIGTERM, signal.SIG_IGN))
 changing("LeavesAThread", lambda: threading.Thread(target=time.sleep, args=(20,), daemon=True).start())
-
-
-@caught_by("global_state_unchanged")
-class ComputesElsewhere(Sampling):
-    """Sets torch's default device, so that what others make lies elsewhere."""
-
-    def __init__(self, target):
-        super().__init__(target)
-        torch.set_default_device("meta")
 
 
 @caught_by("global_state_unchanged")
