@@ -13,7 +13,6 @@ from rich.console import Console
 from rich.text import Text
 from typer import Argument, Option
 
-from specdec_core.cli.options.input_options import PROMPTS_HELP, prompts_settings
 from specdec_core.cli.options.shared_options import (
     Quiet,
     error_console,
@@ -22,7 +21,14 @@ from specdec_core.cli.options.shared_options import (
     plugin_output,
     quieten_libraries,
 )
-from specdec_core.cli.options.study_options import TextOptions, given, grouped, study_of_options
+from specdec_core.cli.options.study_options import (
+    PROMPTS_HELP,
+    TextOptions,
+    given,
+    grouped,
+    prompts_settings,
+    study_of_options,
+)
 from specdec_core.cli.terminal.console import write_text
 from specdec_core.interface import StepReport
 from specdec_core.interface.errors import ConfigError, PluginWarning, PromptError, reading

@@ -5,10 +5,9 @@ from __future__ import annotations
 from specdec_core.interface.spec import PluginKind
 from specdec_core.testing.checks.controllers import GammaKit, LenienceKit
 from specdec_core.testing.checks.decoding import DecodingChecks
-from specdec_core.testing.checks.isolation import IsolationChecks
-from specdec_core.testing.checks.proposals import ProposalChecks
+from specdec_core.testing.checks.drafter import ProposalChecks
 from specdec_core.testing.checks.rules import RuleKit
-from specdec_core.testing.checks.state import StateChecks
+from specdec_core.testing.checks.state import IsolationChecks, StateChecks
 from specdec_core.testing.kit import Kit
 
 

@@ -22,8 +22,7 @@ from pydantic import (
 from specdec_core.interface.errors import PromptError, shortened
 from specdec_core.models.chat_template import Message
 from specdec_core.registry.validation_errors import describe
-from specdec_core.study.config.prompt_columns import Columns
-from specdec_core.study.config.prompt_rows import Row
+from specdec_core.study.config.prompt_rows import Columns, Row
 
 _TEXTS = ("text", "input_text", "output_text")
 """Types of the parts of a content that are text, in the chat API and the Responses API of OpenAI."""

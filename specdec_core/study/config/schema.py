@@ -24,7 +24,7 @@ from specdec_core.interface.settings import GenerationSettings, SamplingSettings
 from specdec_core.interface.validated import Validated
 from specdec_core.registry.settings_models import NO_SOURCE, plugin_types
 from specdec_core.study.config.benchmarks import BENCHMARKS, check_benchmark, names_prompt, spelled_out
-from specdec_core.study.config.prompt_columns import Columns, check_template
+from specdec_core.study.config.prompt_rows import Columns, check_template
 
 if TYPE_CHECKING:
     from specdec_core.registry.registry import Registry
