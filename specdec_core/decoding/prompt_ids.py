@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 from torch import Tensor
+from transformers.utils import ModelOutput
 
 from specdec_core.interface.errors import ArgumentError, PromptError
 from specdec_core.models import LoadedModel
@@ -114,7 +115,7 @@ def read_encoder_outputs(target: LoadedModel, given: Any, count: int) -> Encoded
     Raises:
         ArgumentError: The target has no encoder, or these are no states for B sequences.
     """
-    states = given if isinstance(given, Tensor) else given[0]
+    states = given[0] if isinstance(given, tuple | ModelOutput) and given else given
     if not target.encoder_decoder:
         raise ArgumentError(f"encoder_outputs was given, but {target.name} has no encoder; leave it out.")
     if not isinstance(states, Tensor) or states.ndim != 3 or len(states) != count:
@@ -123,8 +124,9 @@ def read_encoder_outputs(target: LoadedModel, given: Any, count: int) -> Encoded
             f"encoder_outputs has {shape} where states [{count}, S, D] belong, one for each prompt. Pass what "
             "`target.model.get_encoder()` returned for them."
         )
-    output = EncoderOutput(states.to(target.device), attention_mask=getattr(given, "attention_mask", None))
-    return Encoded.of(output, None, target.model.get_encoder(), {})
+    mask = getattr(given, "attention_mask", None)
+    states, mask = (part if part is None else part.to(target.device) for part in (states, mask))
+    return Encoded.of(EncoderOutput(states, attention_mask=mask), None, target.model.get_encoder(), {})
 
 
 def check_prompts(target: LoadedModel, prompts: Sequence[Prompt], names: Sequence[str]) -> None:

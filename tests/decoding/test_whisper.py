@@ -145,6 +145,8 @@ def test_what_an_encoder_cannot_read_is_an_error(small, student):
         Decoder(target).generate([5, 6])
     with pytest.raises(ArgumentError, match=r"\(3, 8, 32\) where states \[1, S, D\] belong"):
         Decoder(wrap_model(model)).generate([2], encoder_outputs=states)
+    with pytest.raises(ArgumentError, match="has str where states"):
+        Decoder(wrap_model(model)).generate([2], encoder_outputs="states")
 
 
 _IDS = {"vocab_size": 40, "bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 1, "decoder_start_token_id": 2}

@@ -217,7 +217,7 @@ def _argument_problems(loaded: LoadedModel, arguments: Mapping[str, Any]) -> Ite
         if name in UNSUPPORTED:
             yield _unsupported(name)
         elif loaded.encoder_decoder:
-            takes = "input_ids, attention_mask, encoder_outputs and decoder_input_ids"
+            takes = f"{loaded.model.main_input_name}, attention_mask, encoder_outputs and decoder_input_ids"
             yield f"{name}{_NOT_SUPPORTED}it passes {takes} to the model, and nothing else."
     cache = arguments.get("past_key_values")
     # transformers 5.23 marks a cache that it has not made itself.
