@@ -13,8 +13,8 @@ from specdec_core.testing.harness.tiny_target import random_model
 VOCAB = 40
 IMAGE = VOCAB - 1
 """The id of a placeholder."""
-_IDS = {"vocab_size": VOCAB, "bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 0, "tie_word_embeddings": False}
-_SIZES = {
+IDS = {"vocab_size": VOCAB, "bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 0, "tie_word_embeddings": False}
+SIZES = {
     "hidden_size": 32,
     "intermediate_size": 48,
     "num_hidden_layers": 2,
@@ -23,7 +23,7 @@ _SIZES = {
     "head_dim": 8,
     "max_position_embeddings": 128,
 }
-_TEXT = _SIZES | _IDS
+_TEXT = SIZES | IDS
 _VISION = {
     "hidden_size": 32,
     "intermediate_size": 48,

@@ -7,20 +7,10 @@ from typing import Any
 import torch
 import transformers
 
-import tests.multimodal
 from specdec_core.testing.harness.tiny_target import random_model
+from tests import multimodal
+from tests.multimodal import IDS, SIZES, VOCAB
 
-VOCAB = 40
-IDS = {"vocab_size": VOCAB, "bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 0, "tie_word_embeddings": False}
-SIZES = {
-    "hidden_size": 32,
-    "intermediate_size": 48,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 8,
-    "max_position_embeddings": 128,
-}
 OLD = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "max_position_embeddings": 128}
 N_SIZES = {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 128}
 EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16}
@@ -117,7 +107,7 @@ FAMILIES = (*DECODERS, *(f"{name}-causal" for name in CAUSAL_HALVES), *MULTIMODA
 def build(family: str) -> Any:
     """Build the model of a family, which is far from uniform and has no settings of its own for generation."""
     if family in MULTIMODAL:
-        model = tests.multimodal.build(family)
+        model = multimodal.build(family)
     else:
         name, settings = (DECODERS | ENCODER_DECODERS)[family.removesuffix("-causal")]
         config_name = "Gemma3TextConfig" if family == "gemma3_text" else f"{name}Config"

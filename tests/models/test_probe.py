@@ -12,7 +12,8 @@ from specdec_core.interface.settings import GenerationSettings, SamplingSettings
 from specdec_core.models import ModelSession, wrap_model
 from specdec_core.models.load.probe import TESTED_FAMILIES
 from specdec_core.testing.harness.tiny_target import random_model
-from tests.generation.families import IDS, OLD, build
+from tests.generation.families import OLD, build
+from tests.multimodal import IDS
 from tests.tiny import FAMILIES, tiny_model
 from tests.toys import CountingDrafter, Gamma
 

@@ -15,8 +15,8 @@ from specdec_core.models.fast.packing import PackedLinear
 from specdec_core.models.variants import with_modules
 from specdec_core.testing.harness.state import changed_state, model_state
 from specdec_core.testing.harness.tiny_target import random_model
-from tests.generation.families import IDS, SIZES
 from tests.models.hybrids import hybrid
+from tests.multimodal import IDS, SIZES
 from tests.tiny import DECODER_ONLY, ENCODER_DECODER, tiny_model
 
 SOURCE, TOKENS = [3, 4, 5, 6], [1, 9, 10, 11, 12, 7, 8, 2]
