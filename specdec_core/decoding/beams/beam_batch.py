@@ -1,7 +1,7 @@
 """A batch of beam searches, each step of which takes as many steps of beam search as its draft allows.
 
 The drafter sees one row for each beam. The target reads one row for each prompt: the beams are paths of a tree in
-its cache, which share what they have in common (of a recurrent target, each path is a row). A forward pass reads
+its cache, which share what they have in common (of a recurrent target, each beam is a row). A forward pass reads
 the last tokens of the w running beams and the draft, w + u gamma tokens. Then beam search is simulated with what
 was read. It stops where it depends on a beam that is not a node of the tree.
 
@@ -21,7 +21,6 @@ import torch
 from torch import Tensor
 
 from specdec_core.decoding.beams.beam_draft import BeamGamma, DraftSearch, log_probs
-from specdec_core.decoding.beams.beam_rows import BeamRows
 from specdec_core.decoding.beams.prompt_beams import PromptBeams
 from specdec_core.decoding.beams.search import Continuations, Hypothesis
 from specdec_core.decoding.beams.tree_block import TreeBlock
@@ -91,8 +90,6 @@ class BeamBatch:
         room = [row.room for row in self.rows]
         if self.gamma is not None and self.proposer.session is not None:
             room = list(map(min, room, self.gamma.next_levels()))
-        if isinstance(self.target, BeamRows) and self.target.too_many(self.target.unread):
-            room = [0] * len(room)
         proposal, faults = self.proposer.propose(self._tokens, room, states)
         proposed = perf_counter()
         most = [max(self.proposer.asked[row] for row in rows) for rows in self._row_of]

@@ -14,7 +14,7 @@ from specdec_core.decoding.guard import PluginGuard
 from specdec_core.decoding.opening import LoopContext, kept_layers
 from specdec_core.decoding.result import Generation, generation
 from specdec_core.decoding.rows import Row, StopRule
-from specdec_core.interface import LAST_HIDDEN, BatchInfo, Drafter, GammaController, ModelError, SessionInfo
+from specdec_core.interface import BatchInfo, Drafter, GammaController, ModelError, SessionInfo
 from specdec_core.interface.settings import GenerationSettings
 from specdec_core.models import LoadedModel, ModelSession
 from specdec_core.sampling.generators import RowGenerators, row_seed
@@ -62,18 +62,20 @@ class BeamDecoder:
 
         Raises:
             ConfigError: The gamma controller does not work with beams.
-            ModelError: The target reads neither trees nor states, or only trees have what the drafter reads.
+            ModelError: The target reads no trees, and has no states.
         """
-        family, layers = self.target.family, kept_layers(self.drafter, guard)
+        family = self.target.family
+        if family.recurrent and self.drafter is not None:
+            guard.note(
+                f"{type(self.drafter).__name__} drafts nothing: a recurrent state follows one path, so that a "
+                "draft for beams would take a pass for each of its levels."
+            )
+            alone = replace(self, drafter=None, gamma=None)
+            return alone.open(replace(info, max_gamma=0), rows, seeds, guard, settings, stops)
         if not family.trees and not family.recurrent:
             raise ModelError(
                 f"{self.target.name} cannot read a token tree in one forward pass, which beams need: "
                 "its attention does not take a mask for each token. Use beams=1."
-            )
-        if family.recurrent and set(layers) - {LAST_HIDDEN}:
-            raise ModelError(
-                f"{self.target.name} has recurrent layers, so that its beams are rows, which keep no outputs of "
-                f"single layers, and {type(self.drafter).__name__} reads them. Use beams=1, or another drafter."
             )
         beams, levels = settings.beams, info.max_gamma
         width = self.draft_beams or beams
@@ -99,7 +101,9 @@ class BeamDecoder:
         if self.drafter is not None and self.gamma is not None:
             batch = BatchInfo(len(rows), levels, room, greedy=True)
             gamma = BeamGamma(self.gamma, levels, beams, width, batch, guard)
-        session = self._session(info, prompts, rows, beams, width * levels, layers)
+        # The beams of a prompt may have no token in common.
+        nodes = max(len(row.tokens) + beams * (row.limit - len(row.tokens)) for row in rows)
+        session = self._session(info, prompts, nodes + width * levels + beams, kept_layers(self.drafter, guard))
         search = DraftSearch(beams, width, tuple(stops.eos_ids))
         each = RowGenerators([row_seed(seed, beam) for seed in seeds for beam in range(beams)])
         rows_room = tuple(n for n in room for _ in range(beams))
@@ -113,23 +117,15 @@ class BeamDecoder:
         return BeamBatch(prompts, copies, session, proposer, gamma, search, to_probs, candidates)
 
     def _session(
-        self,
-        info: SessionInfo,
-        prompts: Sequence[PromptBeams],
-        rows: Sequence[Row],
-        beams: int,
-        drafted: int,
-        layers: Sequence[int],
+        self, info: SessionInfo, prompts: Sequence[PromptBeams], capacity: int, layers: Sequence[int]
     ) -> ModelSession:
-        """Open the target's cache; a draft has so many nodes at most."""
+        """Open the target's cache, with a row for each prompt, or for each beam of a recurrent model."""
         if self.target.family.recurrent:
-            capacity = max(row.limit for row in rows) + drafted + 1
-            return BeamRows(self.target, prompts, capacity, vocab_size=info.vocab_size, hidden_layers=layers)
+            return BeamRows(self.target, prompts, info.capacity, vocab_size=info.vocab_size)
         return ModelSession(
             self.target,
-            len(rows),
-            # The beams of a prompt may have no token in common.
-            max(len(row.tokens) + beams * (row.limit - len(row.tokens)) for row in rows) + drafted + beams,
+            len(prompts),
+            capacity,
             info.sources if self.target.encoder_decoder else None,
             vocab_size=info.vocab_size,
             encoded=info.encoded,
