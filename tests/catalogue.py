@@ -243,16 +243,17 @@ def write_random_eagle3(folder: Path, target: LoadedModel, layers: Sequence[int]
         folder: A new folder.
         target: The target.
         layers: The layers that the head reads.
-        flags: Fields of the head's shape, with another value than their default.
+        flags: Fields of the head's shape, with another value than their default; of `layer`, keys with another.
     """
     features = target.features
     assert features is not None
     vocab, size = target.vocab_size, features.hidden_size
     sizes = {"num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 8}
     layer = {"model_type": "llama", "hidden_size": 16, "intermediate_size": 24, "vocab_size": vocab, **sizes}
+    layer |= flags.pop("layer", {})
     head = Eagle3Head(
         Eagle3SpeculatorConfig(
-            speculators_model_type="peagle" if "mask_token_id" in flags else "eagle3",
+            speculators_model_type="eagle3" if flags.get("mask_token_id") is None else "peagle",
             transformer_layer_config=layer,
             draft_vocab_size=max(vocab * 2 // 3, 1),
             target_hidden_size=size,

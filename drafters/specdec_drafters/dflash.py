@@ -14,6 +14,7 @@ from transformers import AutoConfig
 from transformers.models.qwen3.modeling_qwen3 import Qwen3MLP, Qwen3RMSNorm, Qwen3RotaryEmbedding, rotate_half
 
 from specdec_core.interface import (
+    ConfigError,
     Drafter,
     DraftRequest,
     DraftSession,
@@ -288,6 +289,14 @@ def export_dflash(model: str, folder: Path) -> dict[str, Any]:
     checkpoint, config = _open(model, None)
     flags = {"draft_vocab_size", "block_size", "mask_token_id", "sample_from_anchor", "sliding_window_non_causal"}
     keys = config.model_dump(include=flags | {"transformer_layer_config"})
+    kinds = set(getattr(AutoConfig.for_model(**config.transformer_layer_config), "layer_types", None) or ())
+    if "sliding_attention" not in kinds:
+        keys["sliding_window_non_causal"] = True  # vLLM reads it of every layer
+    elif len(kinds) > 1 and not config.sliding_window_non_causal:
+        raise ConfigError(
+            f"drafter 'dflash': in {model}, a position attends to later ones in some layers, and in those with a "
+            "sliding window not. vLLM knows one rule for all layers; choose another checkpoint."
+        )
     write_for_vllm(folder, checkpoint, config, keys, lambda: DFlashHead(config))
     return {"num_speculative_tokens": config.drafted}
 

@@ -135,24 +135,34 @@ def test_an_exported_head_drafts_as_before(tmp_path, mask):
     assert torch.equal(*q)
 
 
-def test_an_exported_block_head_has_the_keys_whose_defaults_differ(tmp_path):
+FULL, WINDOW = "full_attention", "sliding_attention"
+
+
+@pytest.mark.parametrize(("kinds", "written"), [([FULL, FULL], True), ([WINDOW, WINDOW], False)])
+def test_an_exported_block_head_has_the_keys_whose_defaults_differ(tmp_path, kinds, written):
     target = target_for()
-    write_random_dflash(tmp_path / "head", target, layers=(0, 2))
+    layer = {"layer_types": kinds, "sliding_window": 4, "use_sliding_window": True}
+    write_random_dflash(tmp_path / "head", target, layers=(0, 2), layer=layer)
     path = tmp_path / "head/config.json"
     keys = json.loads(path.read_text())
-    del keys["sliding_window_non_causal"]  # False here, true in vLLM
+    del keys["sliding_window_non_causal"]  # False here, true in vLLM, which reads it of full attention, too
     path.write_text(json.dumps(keys))
     keys = run(tmp_path / "exported", {"name": "dflash", "model": str(tmp_path / "head")})
     assert keys == {"method": "dflash", "model": str(tmp_path / "exported"), "num_speculative_tokens": 4}
     config = json.loads((tmp_path / "exported/config.json").read_text())
-    assert config["sliding_window_non_causal"] is False
+    assert config["sliding_window_non_causal"] is written
     assert config["aux_hidden_state_layer_ids"] == [0, 2]
+    assert config["transformer_layer_config"]["hidden_act"] == "silu"
     configs = [DFlashConfig(model=str(tmp_path / name)) for name in ("head", "exported")]
-    before, after = (DFlashDrafter(config, target.info()).head for config in configs)
-    assert before.shape == after.shape
-    assert all(
-        torch.equal(*pair) for pair in zip(before.state_dict().values(), after.state_dict().values(), strict=True)
-    )
+    before, after = (DFlashDrafter(config, target.info()).head.state_dict() for config in configs)
+    assert all(torch.equal(*pair) for pair in zip(before.values(), after.values(), strict=True))
+
+
+def test_a_dflash_head_of_which_vllm_knows_no_attention_is_refused(tmp_path):
+    layer = {"layer_types": [FULL, WINDOW], "sliding_window": 4, "use_sliding_window": True}
+    write_random_dflash(tmp_path / "head", target_for(), layers=(0, 2), layer=layer)
+    said = failure(tmp_path / "exported", {"name": "dflash", "model": str(tmp_path / "head")})
+    assert "one rule for all layers" in said
 
 
 def test_an_mtp_layer_needs_no_files(tmp_path):

@@ -16,8 +16,9 @@ from specdec_core.registry.registry import default_registry
 from specdec_core.serving.vllm import VllmProposer
 from specdec_core.study.config.prompts import read_prompts
 from specdec_core.study.config.schema import PromptsConfig
+from tests.catalogue import write_random_dflash, write_random_eagle3
 from tests.lossless import PROMPT, VOCAB, enumerate_continuations, p_value
-from tests.serving.vllm_engine import engine, exchange, expected, export, report, served, texts
+from tests.serving.vllm_engine import engine, exchange, expected, export, report, served, texts, watch
 from tests.tiny import tiny_model
 
 pytestmark = [pytest.mark.vllm, pytest.mark.filterwarnings("default")]  # vLLM's own warnings
@@ -119,6 +120,39 @@ def test_every_drafter_that_needs_token_ids_alone_is_here():
     assert set(CUSTOM) == {
         name for name in registry.names("drafter") if registry.drafter_config(name).token_ids_only
     }
+
+
+HEADS = {
+    "eagle3": (write_random_eagle3, {}),
+    "p-eagle": (write_random_eagle3, {"mask_token_id": 23}),
+    "dflash": (write_random_dflash, {}),
+}
+
+
+def normalized(self, keys):
+    """Scale the keys `[layers, N, H, D]` by each layer's weights; vLLM 0.32 takes the first layer's on a CPU."""
+    scale = keys.pow(2).mean(-1, keepdim=True).add(self._rms_norm_eps).rsqrt()
+    return keys * scale * self._k_norm_weights[:, None, None]
+
+
+@pytest.mark.parametrize("name", HEADS)
+def test_random_heads_draft_the_same_tokens(name, tmp_path, monkeypatch):
+    where = "vllm.model_executor.models.qwen3_dflash.DFlashQwen3Model._normalize_context_k"
+    monkeypatch.setattr(where, normalized)
+    model = tiny_model("llama", 24, 1, 1.0, head_dim=32)
+    model.save_pretrained(tmp_path / "target")
+    target = wrap_model(model)
+    write, more = HEADS[name]
+    write(tmp_path / "head", target, layer={"head_dim": 32}, **more)
+    drafter = {"name": "dflash" if name == "dflash" else "eagle3", "model": str(tmp_path / "head")}
+    config = export(tmp_path / "exported", drafter)
+    with engine(tmp_path / "target", config, skip_tokenizer_init=True, max_model_len=128) as llm:
+        seen = watch(llm)
+        for prompt in ([*PROMPT[:length], length] for length in range(1, 6)):
+            seen.clear()
+            found, ours = texts(served(llm, [prompt])), expected(target, drafter, [prompt])
+            assert found == ours
+            assert seen[: len(ours[0].drafted)] == ours[0].drafted
 
 
 def expanded(x, cumulative, num_tokens, replace_from=0, replace_to=0):

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from typer.testing import CliRunner
 
 from specdec_core.cli.main import app
@@ -31,11 +32,13 @@ class Text:
         tokens: The new tokens.
         drafts: Draft tokens, and accepted ones, of each step that had a draft.
         passes: Number of forward passes, where it is known.
+        drafted: The draft tokens of each step that had a draft, where they are known.
     """
 
     tokens: list[int]
     drafts: list[tuple[int, int]]
     passes: int | None = field(default=None, compare=False)
+    drafted: list[list[int]] = field(default_factory=list, compare=False)
 
 
 def export(folder: Path, drafter: Any) -> dict[str, Any]:
@@ -73,9 +76,27 @@ def exchange(llm: Any, proposer: str) -> None:
     """Give an engine with a custom proposer another one, which vLLM loads by its name."""
     from vllm.v1.spec_decode.custom_class_proposer import create_custom_proposer
 
-    worker = llm.llm_engine.engine_core.engine_core.model_executor.driver_worker.worker
-    worker.vllm_config.speculative_config.model = proposer
-    worker.model_runner.drafter = create_custom_proposer(worker.vllm_config)
+    runner = _runner(llm)
+    runner.speculative_config.model = proposer
+    runner.drafter = create_custom_proposer(runner.vllm_config)
+
+
+def watch(llm: Any) -> list[list[int]]:
+    """Return a list of the drafts from now on, of one request at a time that is not read in chunks."""
+    runner, seen = _runner(llm), []
+    propose = runner.propose_draft_token_ids
+
+    def watched(*args: Any) -> Any:
+        drafts = propose(*args)
+        seen.append(torch.as_tensor(drafts).tolist()[0])
+        return drafts
+
+    runner.propose_draft_token_ids = watched
+    return seen
+
+
+def _runner(llm: Any) -> Any:
+    return llm.llm_engine.engine_core.engine_core.model_executor.driver_worker.worker.model_runner
 
 
 def served(llm: Any, prompts: Sequence[list[int]], **sampling: Any) -> list[Any]:
@@ -110,15 +131,16 @@ def _expected(target: LoadedModel, drafter: Any, prompt: list[int]) -> Text:
     plans = chain([[0]], repeat([GAMMA]))
     decoder = Decoder(target, drafter, gamma=ScriptedGamma(GAMMA, plans.__next__), temperature=0)
     tokens: list[int] = []
-    drafts, passes = [], 0
+    drafts, passes, told = [], 0, []
     for step in decoder.stream([prompt], max_new_tokens=TOKENS + GAMMA + 1, ignore_eos=True):
         tokens += step.outcome.committed[0]
         passes += 1
         if drafted := step.outcome.drafted[0]:
             drafts.append((drafted, step.outcome.accepted[0]))
+            told.append(list(step.draft_tokens[0]))
         if len(tokens) >= TOKENS:
             break
-    return Text(tokens[:TOKENS], drafts, passes)
+    return Text(tokens[:TOKENS], drafts, passes, told)
 
 
 def report(capsys: pytest.CaptureFixture[str], name: str, found: Sequence[Text]) -> None:

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
+from transformers import AutoConfig
 from transformers.masking_utils import create_causal_mask, create_sliding_window_causal_mask
 
 from specdec_core.interface import ConfigError, ModelError, TargetFeatures, TargetInfo
@@ -184,11 +185,14 @@ def write_for_vllm(
 ) -> None:
     """Write a head into a folder that vLLM loads, and read it back.
 
+    vLLM knows no defaults of the head's layers, such as `hidden_act`: all keys of their config are written.
+
     Args:
         folder: An empty folder.
         checkpoint: The head.
         config: Its config.
         keys: Keys of config.json that vLLM reads, and that a checkpoint may leave out: vLLM's defaults are others.
+            `transformer_layer_config` is one of them.
         make: Makes the head.
 
     Raises:
@@ -201,7 +205,10 @@ def write_for_vllm(
             f"drafter {drafter!r}: {checkpoint.model} has no lm_head.weight for its draft vocabulary of {size} "
             "tokens, and vLLM would take the target's, which has more. Choose a checkpoint with it."
         )
-    write_checkpoint(folder, {**checkpoint.config, **keys}, checkpoint.tensors)
+    layer = keys["transformer_layer_config"]
+    defaults = {key: value for key, value in AutoConfig.for_model(**layer).to_dict().items() if value is not None}
+    whole = {"transformer_layer_config": {**defaults, **layer}}
+    write_checkpoint(folder, {**checkpoint.config, **keys, **whole}, checkpoint.tensors)
     written, _ = open_checkpoint(type(config), str(folder), None, drafter)
     with torch.device("meta"):
         own = make().state_dict()
