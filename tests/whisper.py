@@ -20,8 +20,7 @@ def whisper(vocab=VOCAB, end=END, start=START, sharpness=4.0, positions=10):
     ids = {"vocab_size": vocab, "bos_token_id": end, "eos_token_id": end, "pad_token_id": end}
     sizes = {"d_model": 32, "num_mel_bins": 4, "max_source_positions": 8, "max_target_positions": 48, **BOTH_SIDES}
     suppressed = {"suppress_tokens": None, "begin_suppress_tokens": None, "tie_word_embeddings": False}
-    given = {**ids, **sizes, **suppressed, "decoder_start_token_id": start}
-    config = transformers.WhisperConfig(**given)
+    config = transformers.WhisperConfig(**ids, **sizes, **suppressed, decoder_start_token_id=start)
     model = random_model(config, sharpness=sharpness, kind=transformers.WhisperForConditionalGeneration)
     with torch.no_grad():
         model.model.encoder.conv1.weight.mul_(10)
@@ -46,18 +45,12 @@ def distilled(model, folder, change=0.0, **settings):
 def speech():
     """Return a model with a generation config like those of published ones."""
     model = whisper()
+    ends = {"decoder_start_token_id": START, "eos_token_id": END, "pad_token_id": END, "max_length": 20}
+    tasks = {"lang_to_id": {"<|en|>": ENGLISH, "<|de|>": GERMAN}, "task_to_id": {"transcribe": TRANSCRIBE}}
+    times = {"no_timestamps_token_id": NO_TIMESTAMPS, "max_initial_timestamp_index": 4}
+    # A timestamp that is early in a segment would be followed by the same segment, for ever.
+    others = {"prev_sot_token_id": PREVIOUS, "suppress_tokens": [*range(START, NO_TIMESTAMPS), 41, 42, 43]}
     model.generation_config = transformers.GenerationConfig(
-        decoder_start_token_id=START,
-        eos_token_id=END,
-        pad_token_id=END,
-        lang_to_id={"<|en|>": ENGLISH, "<|de|>": GERMAN},
-        task_to_id={"transcribe": TRANSCRIBE},
-        is_multilingual=True,
-        no_timestamps_token_id=NO_TIMESTAMPS,
-        prev_sot_token_id=PREVIOUS,
-        max_initial_timestamp_index=4,
-        # A timestamp that is early in a segment would be followed by the same segment, for ever.
-        suppress_tokens=[*range(START, NO_TIMESTAMPS), 41, 42, 43],
-        max_length=20,
+        **ends, **tasks, **times, **others, is_multilingual=True
     )
     return model
