@@ -7,12 +7,14 @@ import pytest
 from specdec_core.decoding.decoder import Decoder
 from specdec_core.interface import ConfigError
 from specdec_core.models import load_model
+from specdec_core.models.loaded import MOST_UNCACHED
 from specdec_core.offline.record import recording
 from specdec_core.offline.record.recorded_target import load_recorded, target_info
 from specdec_core.offline.record.recording import RecordOptions, record_study
 from specdec_core.offline.record.store import read_record
 from specdec_core.offline.record.tasks import part_for
 from specdec_core.study import load_study
+from tests.models.hybrids import hybrid
 from tests.offline.record.watcher import Watcher
 
 PROMPTS = ["a b c", "d e", "f g h a", "b"]
@@ -91,6 +93,14 @@ def test_the_header_says_what_a_drafter_must_know(study, model_folder, tmp_path)
     text = next(iter(record.parts[1]))
     assert text.hidden.shape == (len(text.tokens), header.hidden_size)
     assert text.top_tokens.shape == (len(text.tokens), 2)
+
+
+def test_a_record_knows_how_many_tokens_a_recurrent_target_reads_again(study, model_folder, tmp_path):
+    hybrid("lfm2", 9).save_pretrained(tmp_path / "hybrid")
+    load_model(model_folder).tokenizer.save_pretrained(tmp_path / "hybrid")
+    for name, one, most in (("plain", study, None), ("hybrid", study_of(tmp_path / "hybrid"), MOST_UNCACHED)):
+        record_study(one, tmp_path / f"{name}-record", Watcher(), RecordOptions())
+        assert read_record(tmp_path / f"{name}-record").header.most_uncached == most
 
 
 @pytest.mark.parametrize("stop_at", [0.1, 3, 3.1])
