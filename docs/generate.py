@@ -187,7 +187,7 @@ def _marked(lines: Sequence[str], marker: str, what: str) -> int:
 
 
 _TABLES = {
-    "generation": {"families": tables.families},
+    "generation": {"families": tables.families, "hybrids": tables.hybrids},
     "paper": paper_tables.TABLES,
     "beams": {"quality": tables.quality, "passes": tables.passes},
     "replays": {"against-live": tables.against_live},

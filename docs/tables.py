@@ -1,7 +1,8 @@
 """Tables that the generated parts of the pages share, and those of three pages from the files in docs/data.
 
 beams.json is the output of `python benchmarks/beams.py --part counts`, what no machine changes; generation.json
-that of `python -m tests.generation`; replay.json that of `python benchmarks/replay.py`.
+that of `python -m tests.generation`; hybrids.json that of `python -m tests.models.family_table --write`; and
+replay.json that of `python benchmarks/replay.py`.
 """
 
 from __future__ import annotations
@@ -74,6 +75,23 @@ def families() -> str:
     sums = [sum(row[one] for row in found["rows"]) for one in ("passed", "expected", "skipped", "failed")]
     lines.append(f"| {names} | {' | '.join(map(str, sums))} |")
     return "\n".join(lines) + "\n"
+
+
+def hybrids() -> str:
+    """Return what works with each family, and the reasons of what is refused."""
+    found, reasons = data("hybrids"), dict[str, int]()
+    cells = [name for name in found["rows"][0] if name not in ("family", "models")]
+
+    def shown(result: str) -> str:
+        if result == "works":
+            return "yes"
+        return f"no ({reasons.setdefault(result, len(reasons) + 1)})"
+
+    rows = [[row["models"], f"`{row['family']}`", *(shown(row[cell]) for cell in cells)] for row in found["rows"]]
+    notes = [f"({number}) {reason}" for reason, number in reasons.items()]
+    return table(("models", f"in transformers {found['transformers']}", *cells), rows) + "".join(
+        f"\n{note}\n" for note in notes
+    )
 
 
 def against_live() -> str:

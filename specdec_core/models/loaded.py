@@ -32,7 +32,7 @@ _SOURCE_POSITIONS = ("max_encoder_position_embeddings", "max_source_positions", 
 """Names of the limits of positions in the configs of transformers, of a decoder and of an encoder."""
 MOST_UNCACHED = 16
 """Of a row of a recurrent model, before a draft: more are cached in a pass of their own."""
-_CACHES = ("past_key_values", "cache_params", "state")
+CACHES = ("past_key_values", "cache_params", "state")
 """Names of the argument of a forward that takes the cache."""
 TESTED_ATTENTION = ("sdpa", "eager")
 """Implementations of attention that take a mask for each sequence."""
@@ -253,7 +253,7 @@ def inspect_family(model: Any) -> Family:
         own_cache=own_cache,
         single_token_modules=(),
         takes_positions=takes_positions,
-        cache_argument=next((name for name in _CACHES if name in parameters), "past_key_values"),
+        cache_argument=next((name for name in CACHES if name in parameters), "past_key_values"),
         float_mask=attention == "eager",
     )
 

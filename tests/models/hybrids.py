@@ -155,12 +155,23 @@ REFUSED: dict[str, tuple[str, dict[str, Any]]] = {
     "recurrent_gemma": ("RecurrentGemma", {"block_types": ["recurrent", "attention"], "lru_width": 32}),
 }
 """Of these, states are in the modules."""
+ATTENTION: dict[str, tuple[str, dict[str, Any]]] = {
+    "llama": ("Llama", {}),
+    "gpt_oss": ("GptOss", _SPARSE | {"head_dim": 8, "sliding_window": 6}),
+    "gemma4_text": (
+        "Gemma4Text",
+        {"head_dim": 8, "global_head_dim": 8, "sliding_window": 6, "hidden_size_per_layer_input": 8}
+        | {"layer_types": ["sliding_attention", "full_attention"], "vocab_size_per_layer_input": VOCAB},
+    ),
+    "deepseek_v3": ("DeepseekV3", _LATENT | _SPARSE | {"first_k_dense_replace": 1}),
+}
+"""Families without recurrent layers, for comparison."""
 _PURE = ("mamba", "mamba2", "falcon_mamba", "rwkv", "xlstm")
 
 
 def hybrid(name: str, vocab: int = VOCAB, sharpness: float = 4.0) -> Any:
     """Build a random model of a family whose next tokens depend on the whole text."""
-    architecture, own = (FAMILIES | REFUSED)[name]
+    architecture, own = (FAMILIES | REFUSED | ATTENTION)[name]
     sizes = {key: _SIZES[key] for key in ("hidden_size", "num_hidden_layers")} if name in _PURE else dict(_SIZES)
     if name == "nemotron_h":
         del sizes["num_hidden_layers"]

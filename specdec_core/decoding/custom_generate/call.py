@@ -21,6 +21,7 @@ from transformers.generation import GenerationMode
 from specdec_core.decoding.custom_generate.processors import Padding
 from specdec_core.interface import ConfigError
 from specdec_core.models import LoadedModel
+from specdec_core.models.loaded import CACHES
 from specdec_core.models.run.encoder import Encoded
 from specdec_core.models.run.prompt_inputs import PromptInputs
 
@@ -55,7 +56,7 @@ _NOT_SUPPORTED = " was given, which is not supported: "
 # What `generate` itself adds to the arguments of the model, or what makes no difference to a token.
 _UNUSED = {"use_cache", "logits_to_keep", "num_logits_to_keep", "return_dict", "cache_position"}
 _IN_CONFIG = {"output_attentions", "output_hidden_states"}
-_READ = {"attention_mask", "position_ids", "encoder_outputs", "decoder_attention_mask", "past_key_values"}
+_READ = {"attention_mask", "position_ids", "encoder_outputs", "decoder_attention_mask", *CACHES}
 _MODES = (GenerationMode.GREEDY_SEARCH, GenerationMode.SAMPLE)
 _OF_MODES = (
     *("prompt_lookup_num_tokens", "assistant_early_exit", "use_mtp"),
@@ -221,7 +222,8 @@ def _argument_problems(loaded: LoadedModel, arguments: Mapping[str, Any]) -> Ite
             yield f"{name}{_NOT_SUPPORTED}it passes {takes} to the model, and nothing else."
     cache = arguments.get("past_key_values")
     # transformers 5.23 marks a cache that it has not made itself.
-    if cache is not None and (cache.get_seq_length() > 0 or getattr(cache, "_is_user_defined", False)):
+    given = any(getattr(arguments.get(name), "_is_user_defined", False) for name in CACHES)
+    if given or (cache is not None and cache.get_seq_length() > 0):
         yield _unsupported("past_key_values")
 
 

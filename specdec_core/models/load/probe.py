@@ -246,7 +246,8 @@ def prompt_difference(loaded: LoadedModel, prompt: PromptInputs, rows: Sequence[
 
 def relative_error(logits: Tensor, expected: Tensor) -> float:
     """Return the largest difference, relative to the largest expected logit."""
-    return float((logits.float() - expected.float()).abs().max() / expected.float().abs().max())
+    largest = expected.float().abs().max().clamp(min=torch.finfo().tiny)  # they may all be zero
+    return float((logits.float() - expected.float()).abs().max() / largest)
 
 
 def tolerance(loaded: LoadedModel, dtype: torch.dtype) -> float:
