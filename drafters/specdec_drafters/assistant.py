@@ -163,7 +163,7 @@ def read_assistant(name: str, target: TargetInfo) -> Assistant:
     except Exception as error:  # code of transformers
         raise ModelError(
             f"drafter 'assistant': transformers {__version__} cannot build {name}: {error}. Version 5.23.0 builds "
-            "no assistants of Gemma 4; 5.22.2 does."
+            "no assistants of Gemma 4; 5.22.2 and 5.24.0 do."
         ) from error
     tensors = read_weights(name, folder)
     tied = {"lm_head.weight"} if config.tie_word_embeddings else ()

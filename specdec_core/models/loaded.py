@@ -32,8 +32,8 @@ _SOURCE_POSITIONS = ("max_encoder_position_embeddings", "max_source_positions", 
 """Names of the limits of positions in the configs of transformers, of a decoder and of an encoder."""
 MOST_UNCACHED = 16
 """Of a row of a recurrent model, before a draft: more are cached in a pass of their own."""
-CACHES = ("past_key_values", "cache_params", "state")
-"""Names of the argument of a forward that takes the cache."""
+CACHES = ("past_key_values", "cache_params", "cache", "state")
+"""Names of the argument of a forward that takes the cache. In transformers 5.24 the first two became `cache`."""
 TESTED_ATTENTION = ("sdpa", "eager")
 """Implementations of attention that take a mask for each sequence."""
 

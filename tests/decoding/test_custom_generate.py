@@ -8,6 +8,7 @@ from collections import Counter
 import pytest
 import torch
 from transformers import (
+    DynamicCache,
     LogitsProcessor,
     StoppingCriteria,
     pipeline,
@@ -454,6 +455,7 @@ REFUSED = {
         r"attention_mask, which `generate` made from pad_token_id=0 \(pass one .* of row 0 has a 0 after a 1",
     ),
     "state": ({"logits_processor": [Counting()]}, "Counting gives other scores"),
+    "cache": ({"past_key_values": DynamicCache()}, "(past_key_values|cache) was given, which"),
     "length": ({"max_new_tokens": 300}, r"takes 256 in all. Pass max_new_tokens of at most 251"),
     **{
         name: ({name: value}, rf"^generate_with: {name}\b.* was given, which")

@@ -142,7 +142,7 @@ def test_buffers_are_allocated_once_and_written_in_place(family):
     buffers = set()
 
     def note(_model, _inputs, keywords, _output):
-        cache = keywords["past_key_values"]
+        cache = keywords[loaded.family.cache_argument]
         layers = getattr(cache, "self_attention_cache", cache).layers
         buffers.add(tuple((layer.keys.data_ptr(), layer.keys.shape) for layer in layers))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,6 +17,8 @@ from transformers.masking_utils import create_causal_mask, create_sliding_window
 from specdec_core.interface import ConfigError, ModelError, TargetFeatures, TargetInfo
 from specdec_drafters.common.speculators import Checkpoint, SpeculatorConfig, open_checkpoint, write_checkpoint
 
+_CACHE = "cache" if "cache" in inspect.signature(create_causal_mask).parameters else "past_key_values"
+"""What transformers calls the argument that takes the cache: `cache` since 5.24."""
 H = TypeVar("H", bound=nn.Module)
 V = TypeVar("V", bound="DraftVocabularyHead")
 _OF_TARGET = ("verifier_lm_head.weight", "verifier_norm.weight")
@@ -382,7 +385,7 @@ class StateHead(DraftHead):
             self._masks(embedded, attention_mask, past_key_values, position_ids),
             position_embeddings=self.rotary_emb(embedded, position_ids),
             position_ids=position_ids,
-            past_key_values=past_key_values,
+            **{_CACHE: past_key_values},
         )
 
     def kind(self, index: int) -> str:
@@ -396,5 +399,5 @@ class StateHead(DraftHead):
         kinds = {self.kind(index) for index in range(self.config.num_hidden_layers)}
         if mask is not None:
             return dict.fromkeys(kinds, mask)
-        given = {"inputs_embeds": embedded, "past_key_values": cache, "position_ids": position_ids}
+        given = {"inputs_embeds": embedded, _CACHE: cache, "position_ids": position_ids}
         return {kind: _MASKS[kind](config=self.config, attention_mask=None, **given) for kind in kinds}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -113,10 +114,10 @@ class Call:
 def hidden_arguments() -> Mapping[str, Any]:
     """Return the arguments of the `generate` that is running, which has not passed all of them on.
 
-    transformers (5.17 to 5.23) drops `streamer`, `assistant_model` and `synced_gpus` where `custom_generate` is a
+    transformers (5.17 to 5.24) drops `streamer`, `assistant_model` and `synced_gpus` where `custom_generate` is a
     callable: a streamer would get the prompt, nothing else, and wait forever. They are read where they still are.
     """
-    code = GenerationMixin.generate.__wrapped__.__code__  # torch.no_grad wraps it
+    code = inspect.unwrap(GenerationMixin.generate).__code__  # torch.no_grad wraps it
     frame = sys._getframe(1)
     while frame is not None and frame.f_code is not code:
         frame = frame.f_back  # type: ignore[assignment]
@@ -220,11 +221,9 @@ def _argument_problems(loaded: LoadedModel, arguments: Mapping[str, Any]) -> Ite
         elif loaded.encoder_decoder:
             takes = f"{loaded.model.main_input_name}, attention_mask, encoder_outputs and decoder_input_ids"
             yield f"{name}{_NOT_SUPPORTED}it passes {takes} to the model, and nothing else."
-    cache = arguments.get("past_key_values")
-    # transformers 5.23 marks a cache that it has not made itself.
-    given = any(getattr(arguments.get(name), "_is_user_defined", False) for name in CACHES)
-    if given or (cache is not None and cache.get_seq_length() > 0):
-        yield _unsupported("past_key_values")
+    for name in CACHES:
+        if getattr(arguments.get(name), "_is_user_defined", False):  # set by `generate`
+            yield f"{name}{_NOT_SUPPORTED}{UNSUPPORTED['past_key_values']}."
 
 
 def of_prompts(arguments: Mapping[str, Any]) -> list[str]:

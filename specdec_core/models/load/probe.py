@@ -186,12 +186,16 @@ def _compare_with_uncached(loaded: LoadedModel, lengths: tuple[int, int], steps:
 def _with_single_tokens(loaded: LoadedModel) -> LoadedModel:
     """Return a copy whose recurrent modules read several tokens behind a state one by one."""
     modules = {name: module for name, module in loaded.model.named_modules() if _takes_states(module)}
-    innermost = tuple(name for name, module in modules.items() if sum(map(_takes_states, module.modules())) == 1)
+    innermost = tuple(
+        name
+        for name, module in modules.items()
+        if sum(map(_takes_states, module.modules())) == 1 and not hasattr(module, "is_causal")  # as attention has
+    )
     return replace(loaded, family=replace(loaded.family, single_token_modules=innermost))
 
 
 def _takes_states(module: Any) -> bool:
-    return "cache_params" in inspect.signature(module.forward).parameters
+    return not {"cache_params", "cache"}.isdisjoint(inspect.signature(module.forward).parameters)
 
 
 def _takes_trees(loaded: LoadedModel, twin: LoadedModel | None) -> bool:
@@ -233,7 +237,7 @@ def prompt_difference(loaded: LoadedModel, prompt: PromptInputs, rows: Sequence[
     Returns:
         How the logits are wrong, or None if they are right.
     """
-    tokens, expected = prompt.plain(loaded.model, 3)
+    tokens, expected = prompt.plain(loaded, 3)
     try:
         session = ModelSession(loaded, len(rows), max(map(len, rows)) + 2, prompt=prompt)
         first = session.forward(rows)

@@ -75,6 +75,7 @@ class EncoderMemory:
             encoded = _encode(loaded, sources, encoded)
         self._states, self._mask = encoded.states, encoded.mask
         self._boolean = attention_of(loaded.model) == "sdpa"
+        self._cache_argument = loaded.family.cache_argument
         self._keywords: dict[int | None, dict[str, Any]] = {}
 
     @classmethod
@@ -84,6 +85,7 @@ class EncoderMemory:
         memory = cls.__new__(cls)
         memory._states, memory._mask = buffers[0], buffers[1] if masked else None
         memory._boolean = attention_of(loaded.model) == "sdpa"
+        memory._cache_argument = loaded.family.cache_argument
         pairs = buffers[1 + masked :]
         cross = DynamicCache()
         for keys, values in zip(pairs[::2], pairs[1::2], strict=True):
@@ -100,7 +102,7 @@ class EncoderMemory:
         """
         if None not in self._keywords:
             return []
-        cross = self._keywords[None]["past_key_values"].cross_attention_cache
+        cross = self._keywords[None][self._cache_argument].cross_attention_cache
         mask = [] if self._mask is None else [self._mask]
         return [self._states, *mask, *(buffer for layer in cross.layers for buffer in (layer.keys, layer.values))]
 
@@ -126,7 +128,7 @@ class EncoderMemory:
         return {
             "encoder_outputs": output,
             "attention_mask": mask,
-            "past_key_values": caches,
+            self._cache_argument: caches,
         }
 
 

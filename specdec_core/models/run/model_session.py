@@ -415,7 +415,7 @@ class ModelSession:
         self._cache.reserve(longest)
         slots = moved(prompt.slots(self._cache.capacity), self.device)
         plan = WritePlan(slice(None), 0, longest, slots, first=True)
-        inputs = prompt.first_pass(self._loaded.model, self._cache)
+        inputs = prompt.first_pass(self._loaded, self._cache)
         del inputs[self._family.cache_argument]  # it is passed on
         return self._run(inputs.pop("input_ids"), plan, 1, **inputs)
 

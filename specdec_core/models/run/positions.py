@@ -37,7 +37,11 @@ def position_patch(model: Any, *, keep: bool = False) -> PositionPatch | None:
         tables: dict[int, Tensor] | None = {} if keep else None
         return lambda positions, keys: _patched_biases(biased, positions, keys, tables)
     embedding = getattr(decoder, "embed_positions", None)
-    embed = _EMBED_BY_SIGNATURE.get(_parameters(embedding, "forward"))
+    parameters = _parameters(embedding, "forward")
+    # The name before transformers 5.24.
+    embed = _EMBED_BY_SIGNATURE.get(
+        tuple("cache_length" if name == "past_key_values_length" else name for name in parameters)
+    )
     if embed is None:
         return None
     return lambda positions, keys: _patched_embedding(embedding, embed(embedding, keys.shape[-1]), positions)
@@ -113,8 +117,8 @@ def _embed_by_shape(embedding: Any, end: int) -> Any:
 
 _COMPUTE_BIAS_SIGNATURE = ("query_length", "key_length", "device", "past_seen_tokens")
 _EMBED_BY_SIGNATURE: dict[tuple[str, ...], Callable[[Any, int], Any]] = {
-    ("input_ids", "past_key_values_length", "position_ids"): _embed_by_ids,  # BART, mBART, Whisper
-    ("input_ids", "inputs_embeds", "past_key_values_length"): _embed_by_inputs,  # M2M100, NLLB
-    ("input_ids_shape", "past_key_values_length", "position_ids"): _embed_by_shape,  # Marian, Pegasus, Blenderbot
+    ("input_ids", "cache_length", "position_ids"): _embed_by_ids,  # BART, mBART, Whisper
+    ("input_ids", "inputs_embeds", "cache_length"): _embed_by_inputs,  # M2M100, NLLB
+    ("input_ids_shape", "cache_length", "position_ids"): _embed_by_shape,  # Marian, Pegasus, Blenderbot
 }
 """How to get the embeddings of positions 0 to `end - 1`, `[end, D]`, by the parameters of the module's forward."""

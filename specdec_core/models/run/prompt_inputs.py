@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from specdec_core.models.device import moved
+from specdec_core.models.loaded import LoadedModel
 
 
 @dataclass(frozen=True)
@@ -53,16 +54,18 @@ class PromptInputs:
         real = self.real
         return (real.cumsum(dim=1) - 1).masked_fill(real == 0, trash)
 
-    def first_pass(self, model: Any, cache: Any) -> dict[str, Any]:
+    def first_pass(self, loaded: LoadedModel, cache: Any) -> dict[str, Any]:
         """Return the arguments of the model's forward in its first pass, over an empty cache."""
-        arguments = {**self.arguments, "past_key_values": cache}
-        made: dict[str, Any] = model.prepare_inputs_for_generation(self.ids, is_first_iteration=True, **arguments)
+        arguments = {**self.arguments, loaded.family.cache_argument: cache}
+        prepare = loaded.model.prepare_inputs_for_generation
+        made: dict[str, Any] = prepare(self.ids, is_first_iteration=True, **arguments)
         return made
 
     @torch.inference_mode()
-    def plain(self, model: Any, count: int) -> tuple[Tensor, Tensor]:
+    def plain(self, loaded: LoadedModel, count: int) -> tuple[Tensor, Tensor]:
         """Return the greedy tokens of plain `generate` `[B, count]`, and the logits `[B, count, V']` of each."""
-        made, ids, tokens, logits = self.first_pass(model, self.arguments["past_key_values"]), self.ids, [], []
+        model, cache = loaded.model, self.arguments[loaded.family.cache_argument]
+        made, ids, tokens, logits = self.first_pass(loaded, cache), self.ids, [], []
         arguments = dict(self.arguments)
         for _ in range(count):
             output = model(**made, return_dict=True)
