@@ -14,17 +14,18 @@ from specdec_drafters.common.draft_model_loading import load_draft_model
 from specdec_drafters.common.model_drafter import ModelDrafter, ModelDraftSession
 from specdec_drafters.common.parallel_draft import MASK_KEYS, mask_token_of, unused_token
 from specdec_drafters.settings import ParallelConfig, ParallelTrainerConfig
+from specdec_drafters.training.drafts import draft_scores
 from specdec_drafters.training.losses import Scores, cross_entropy, tv_share
 from specdec_drafters.training.mask_layout import (
     MaskLayout,
-    draft_scores,
     drawn_lengths,
     mask_layout,
+    masked_drafts,
     mean_loss,
     spaced,
 )
 from specdec_drafters.training.rows import Rows, autocast, embeddable, model_inputs, row_logits, same_width
-from specdec_drafters.training.trainer import TrainingRun
+from specdec_drafters.training.trainer import TargetDistillation, TrainingRun
 from specdec_drafters.transformer import Distillation, TransformerTrainer
 
 DEPTH_KEY = "pard_depth"
@@ -152,6 +153,7 @@ class ParallelDistillation(Distillation):
     """A draft model with a mask token, a frozen target, and the data to compare them on."""
 
     config: ParallelTrainerConfig
+    measure = TargetDistillation.measure
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -176,20 +178,15 @@ class ParallelDistillation(Distillation):
         share = tv_share(config.loss, done)
         yield mean_loss(layout, p_logits, logits, share, config.temperature) * rows.positions
 
-    def scores(self) -> Scores:
-        """Compare drafts from some anchors with the target on the held-out data, without autocast."""
+    def scored(self, rows: Rows) -> Scores:
+        """Return the acceptance of drafts from every `depth`-th token of some rows."""
         self.drafter.model.eval()
+        depth, shape = self.config.depth, rows.tokens[:, :-1].shape
         with torch.inference_mode():
-            parts = [self._scored(part.to(self.target.device)) for part in self.data.held_out.split(self._part)]
-        return sum(parts[1:], start=parts[0])
-
-    def _scored(self, rows: Rows) -> Scores:
-        """Return the acceptance of drafts from every `depth`-th token."""
-        depth, temperature, shape = self.config.depth, self.config.temperature, rows.tokens[:, :-1].shape
-        layout, logits = self._layout_logits(rows, spaced(shape, depth, rows.tokens.device) * (depth - 1))
-        p_logits, logits = same_width(row_logits(self.target, rows), logits)
-        p, q = (torch.softmax(part.float() / temperature, dim=-1) for part in (p_logits, logits))
-        return draft_scores(layout, p, q, rows.tokens[rows.mask], depth)
+            layout, logits = self._layout_logits(rows, spaced(shape, depth, rows.tokens.device) * (depth - 1))
+            p_logits, logits = same_width(row_logits(self.target, rows), logits)
+            steps = masked_drafts(layout, p_logits, logits, rows.tokens[rows.mask], depth)
+            return draft_scores(steps, depth, self.config.temperature)
 
     def _layout_logits(self, rows: Rows, lengths: Tensor) -> tuple[MaskLayout, Tensor]:
         """Return the layout of some rows, and the logits at their wanted tokens, then at the masks: `[N, V']`."""

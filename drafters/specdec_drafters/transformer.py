@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -21,38 +21,15 @@ from specdec_drafters.training.loop import Objective, write_curve
 from specdec_drafters.training.losses import cross_entropy, distillation, overlap, tv_share
 from specdec_drafters.training.rows import LARGEST_LOGITS, Rows, autocast, row_logits, same_width
 from specdec_drafters.training.sources import check_length, check_source_lengths
-from specdec_drafters.training.trainer import Measured, TargetDistillation, TrainingRun, WeightsTrainer
+from specdec_drafters.training.trainer import TargetDistillation, TrainingRun, WeightsTrainer
 
 
-@dataclass(frozen=True)
-class Agreement:
-    """Means over positions, with standard errors over sequences (the positions of one sequence are dependent).
+def agreement(parts: Iterable[tuple[Tensor, Tensor, Tensor]], temperature: float = 1.0) -> dict[str, float]:
+    """Return how well two models agree, as a point of the learning curve.
 
-    Attributes:
-        alpha: The mean of beta = sum_x min(p(x), q(x)): alpha = 1 - E[TV(p, q)].
-        alpha_error: Its standard error.
-        greedy_alpha: The share of positions with the same argmax: alpha in greedy decoding.
-        greedy_alpha_error: Its standard error.
-        positions: Number of positions.
-
-    References:
-        Theorem 3.5 and Corollary 3.6 (arXiv 2211.17192).
-    """
-
-    alpha: float
-    alpha_error: float
-    greedy_alpha: float
-    greedy_alpha_error: float
-    positions: int
-
-    def point(self) -> dict[str, float]:
-        """Return the values for a point of the learning curve; without errors if there was only one sequence."""
-        values = {name: value for name, value in asdict(self).items() if name != "positions"}
-        return {name: value for name, value in values.items() if math.isfinite(value)}
-
-
-def agreement(parts: Iterable[tuple[Tensor, Tensor, Tensor]], temperature: float = 1.0) -> Agreement:
-    """Measure how well two models agree.
+    These are means over positions: `alpha`, of beta = sum_x min(p(x), q(x)), and `greedy_alpha`, the share with
+    the same argmax. Their standard errors, such as `alpha_error`, are over sequences, since the positions of one
+    are dependent; there are none with only one sequence.
 
     Args:
         parts: Target's logits `[N, V]`, drafter's logits `[N, V]`, and the number of positions of each sequence,
@@ -61,6 +38,9 @@ def agreement(parts: Iterable[tuple[Tensor, Tensor, Tensor]], temperature: float
 
     Raises:
         ValueError: The number of positions is 0.
+
+    References:
+        Theorem 3.5 and Corollary 3.6 (arXiv 2211.17192).
     """
     betas, same, counts = [], [], []
     for p_logits, logits, lengths in parts:
@@ -73,9 +53,10 @@ def agreement(parts: Iterable[tuple[Tensor, Tensor, Tensor]], temperature: float
     positions = torch.cat(counts) if counts else torch.zeros(0, dtype=torch.float64)
     if not positions.sum():
         raise ValueError("no positions to measure")
-    alpha, alpha_error = _ratio(torch.cat(betas), positions)
-    greedy, greedy_error = _ratio(torch.cat(same), positions)
-    return Agreement(alpha, alpha_error, greedy, greedy_error, int(positions.sum()))
+    values = {}
+    for name, sums in (("alpha", betas), ("greedy_alpha", same)):
+        values[name], values[f"{name}_error"] = _ratio(torch.cat(sums), positions)
+    return {name: value for name, value in values.items() if math.isfinite(value)}
 
 
 def _ratio(sums: Tensor, counts: Tensor) -> tuple[float, float]:
@@ -199,7 +180,7 @@ class Distillation(TargetDistillation[TransformerTrainerConfig, LoadedModel]):
         p_logits, logits = same_width(p_logits, logits)
         yield distillation(p_logits, logits, tv_share(config.loss, done), config.temperature)[0]
 
-    def scores(self) -> Measured:
+    def measure(self) -> Mapping[str, float]:
         """Compare the two on the held-out data, without autocast."""
         self.drafter.model.eval()
         with torch.inference_mode():

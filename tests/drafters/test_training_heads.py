@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 import torch
@@ -18,10 +19,11 @@ from specdec_drafters.heads.drafter import (
     read_heads,
     write_heads,
 )
-from specdec_drafters.heads.trainer import Distillation, HeadsLoss, HeadsTrainer, Reading, read_rows
+from specdec_drafters.heads.trainer import Distillation, HeadsTrainer, drafted, read_rows
 from specdec_drafters.settings import HeadsConfig, HeadsTrainerConfig
+from specdec_drafters.training.drafts import TargetReading, draft_scores, drafts_loss
 from specdec_drafters.training.losses import cross_entropy, distillation, overlap
-from specdec_drafters.training.rows import pad_rows
+from specdec_drafters.training.rows import Rows, pad_rows
 from specdec_drafters.training.sources import gather
 from specdec_drafters.training.trainer import without_home
 from tests.drafters.training.support import Recorder, short_training
@@ -68,7 +70,7 @@ def normal(*shape, seed):
 
 HIDDEN = normal(3, 7, D, seed=1)
 OUTPUT, INPUT = normal(VOCABULARY, D, seed=2), normal(VOCABULARY, E, seed=3)
-READING = Reading(TOKENS, COUNTS, HIDDEN)
+READING = TargetReading(Rows(TOKENS, COUNTS), HIDDEN, HIDDEN @ OUTPUT.T)
 
 
 def pairs_by_hand(heads: Heads):
@@ -89,17 +91,13 @@ def heads_for(reads_token=True) -> Heads:
     return moved(Heads(HeadsShape(K, D, 4, E if reads_token else 0)))
 
 
-@pytest.mark.parametrize("at_once", [1 << 20, 2 * VOCABULARY])
 @pytest.mark.parametrize("temperature", [1.0, 0.6])
 @pytest.mark.parametrize("share", [None, 0.0, 0.4, 1.0])
 @pytest.mark.parametrize("reads_token", [True, False])
-def test_losses_and_gradients_are_those_of_every_position_by_hand(
-    monkeypatch, reads_token, share, temperature, at_once
-):
-    monkeypatch.setattr("specdec_drafters.heads.trainer._LOGITS_AT_ONCE", at_once)
+def test_losses_and_gradients_are_those_of_every_position_by_hand(reads_token, share, temperature):
     heads, slow = heads_for(reads_token), heads_for(reads_token)
-    objective = HeadsLoss(heads, OUTPUT, INPUT if reads_token else None, temperature)
-    (found := objective.of(READING, share)).backward()
+    steps = drafted(heads, READING, OUTPUT, INPUT if reads_token else None)
+    (found := drafts_loss(steps, share, temperature)).backward()
 
     expected = torch.zeros(())
     for _, _, row, logits, p_logits, guessed in pairs_by_hand(slow):
@@ -107,7 +105,7 @@ def test_losses_and_gradients_are_those_of_every_position_by_hand(
             loss = cross_entropy(logits[None] / temperature, TOKENS[row, guessed][None])
         else:
             loss = distillation(p_logits[None], logits[None], share, temperature)[0]
-        expected = expected + loss / K
+        expected = expected + loss
     expected.backward()
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-4)
     for (name, weight), other in zip(heads.named_parameters(), slow.parameters(), strict=True):
@@ -119,7 +117,7 @@ def test_losses_and_gradients_are_those_of_every_position_by_hand(
 @pytest.mark.parametrize("reads_token", [True, False])
 def test_scores_are_those_of_every_position_by_hand(reads_token):
     heads = heads_for(reads_token)
-    scores = HeadsLoss(heads, OUTPUT, INPUT if reads_token else None, 0.8).scores(READING)
+    scores = draft_scores(drafted(heads, READING, OUTPUT, INPUT if reads_token else None), K, 0.8)
     indices, overlaps, agreement, kept = ([0.0] * K for _ in range(4))
     reached: dict[tuple[int, int], float] = {}
     with torch.no_grad():
@@ -144,13 +142,12 @@ def test_scores_are_those_of_every_position_by_hand(reads_token):
 
 
 def test_rows_with_nothing_to_guess():
-    objective = HeadsLoss(heads_for(), OUTPUT, INPUT)
-    for reading in (
-        Reading(TOKENS[:, :2], COUNTS[:, :2], HIDDEN[:, :2]),
-        Reading(TOKENS, torch.zeros_like(COUNTS), HIDDEN),
-    ):
-        assert not objective.of(reading, 0.5)
-        assert objective.scores(reading).block_efficiency == 1
+    short = TargetReading(Rows(TOKENS[:, :2], COUNTS[:, :2]), HIDDEN[:, :2], READING.logits[:, :2])
+    given = replace(READING, rows=Rows(TOKENS, torch.zeros_like(COUNTS)))
+    assert not short.drafted
+    assert not drafts_loss(drafted(heads_for(), given, OUTPUT, INPUT), 0.5, 1.0)
+    for reading in (short, given):
+        assert draft_scores(drafted(heads_for(), reading, OUTPUT, INPUT), K, 1.0).block_efficiency == 1
 
 
 @pytest.mark.parametrize("family", ["gpt2", "llama", "gemma3", "t5", "bart"])
@@ -165,7 +162,8 @@ def test_a_reading_predicts_what_the_target_predicts(targets, family):
             names = {"input_ids": torch.tensor([source]), "decoder_input_ids": ids}
         with torch.inference_mode():
             logits = target.model(**names).logits[0]
-        found = head_logits(reading.hidden[number, : len(row)], target.features.output_embeddings)
+        torch.testing.assert_close(reading.logits[number, : len(row)], logits, atol=1e-4, rtol=1e-4)
+        found = head_logits(reading.states[number, : len(row)], target.features.output_embeddings)
         bias = getattr(target.model, "final_logits_bias", 0)
         torch.testing.assert_close(found + bias, logits, atol=1e-4, rtol=1e-4)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -19,33 +19,26 @@ from specdec_drafters.common.speculators import WEIGHTS, write_checkpoint
 from specdec_drafters.eagle3.checkpoint import config_of
 from specdec_drafters.eagle3.model import PARALLEL_TYPE, TYPE, Eagle3Head, Eagle3SpeculatorConfig, default_layers
 from specdec_drafters.settings import Eagle3TrainerConfig
+from specdec_drafters.training.drafts import (
+    DraftStep,
+    TargetReading,
+    draft_scores,
+    draft_step,
+    drafts_loss,
+    target_logits,
+)
 from specdec_drafters.training.loop import Objective, write_curve
-from specdec_drafters.training.losses import Scores, depth_scores, distillation, tv_share
+from specdec_drafters.training.losses import Scores, tv_share
 from specdec_drafters.training.mask_layout import (
     MaskLayout,
-    draft_scores,
     drawn_lengths,
     mask_layout,
+    masked_drafts,
     mean_loss,
     spaced,
 )
-from specdec_drafters.training.rows import Rows, autocast, model_inputs
+from specdec_drafters.training.rows import Rows, autocast
 from specdec_drafters.training.trainer import TargetDistillation, TrainingRun, WeightsTrainer
-
-
-@dataclass(frozen=True)
-class TargetReading:
-    """The output of one target forward pass over a batch of sequences.
-
-    Attributes:
-        rows: The sequences x_0 ... x_(T - 1).
-        states: `[B, T, states * target_size]`, what the head reads of each token.
-        logits: `[B, T, V]`, after each token.
-    """
-
-    rows: Rows
-    states: Tensor
-    logits: Tensor
 
 
 @torch.no_grad()
@@ -61,31 +54,12 @@ def read_target(target: LoadedModel, rows: Rows, layers: Sequence[int], device: 
     assert target.features is not None
     rows = rows.to(target.device)
     with target.features.capture_layers(layers) as found:
-        logits = target.model(**model_inputs(target, rows, rows.tokens), use_cache=False).logits[
-            ..., : target.vocab_size
-        ]
+        logits = target_logits(target, rows)
     states = torch.cat([found[layer].to(device) for layer in layers], dim=-1)
     return TargetReading(rows.to(device), states.float(), logits.float().to(device))
 
 
-@dataclass(frozen=True)
-class _Step:
-    """The drafts' tokens at one depth.
-
-    Attributes:
-        logits: `[N, draft vocabulary]`, of each draft that has a token to predict there.
-        p_logits: `[N, V]`, the target's.
-        tokens: `[N]` int64, the text's.
-        where: `[B, T - 1]` bool, the positions from which these drafts begin.
-    """
-
-    logits: Tensor
-    p_logits: Tensor
-    tokens: Tensor
-    where: Tensor
-
-
-def unrolled(head: Eagle3Head, reading: TargetReading, count: int) -> Iterator[_Step]:
+def unrolled(head: Eagle3Head, reading: TargetReading, count: int) -> Iterator[DraftStep]:
     """Draft `count` tokens of the text from every position; yield the depths of the drafts in turn.
 
     The draft from position t begins with the entry of token t + 1, which reads the target's state of token t. Its
@@ -96,66 +70,36 @@ def unrolled(head: Eagle3Head, reading: TargetReading, count: int) -> Iterator[_
     References:
         "Training-time test", section 3.2 of arXiv 2503.01840.
     """
-    tokens, mask = reading.rows.tokens, reading.rows.mask
+    tokens = reading.rows.tokens
     entries, device = tokens.shape[1] - 1, tokens.device
     cache = DynamicCache()
     states = head.combine(reading.states[:, :-1])
     own = torch.eye(entries, dtype=torch.bool, device=device)
     visible = torch.ones_like(own).tril_()
     positions = torch.arange(entries, device=device)
-    # As in decoding: the first token that the target sampled is read, not drafted.
-    begins = mask[:, 1:]
     for depth in range(min(count, entries - 1)):
         read = torch.nn.functional.pad(tokens[:, 1 + depth :], (0, depth))
         states, normed = head.read(read, states, cache, visible[None, None], positions[None] + depth)
-        wanted = torch.nn.functional.pad(mask[:, 2 + depth :], (0, depth + 1)) & begins
-        rows, columns = wanted.nonzero(as_tuple=True)
-        ahead = columns + depth + 2
-        yield _Step(
-            head.lm_head(normed[rows, columns]), reading.logits[rows, ahead - 1], tokens[rows, ahead], wanted
-        )
+        yield draft_step(reading, depth, normed, head.lm_head)
         visible = torch.cat([visible, own], dim=1)
 
 
 def unrolled_loss(
     head: Eagle3Head, reading: TargetReading, count: int, decay: float, share: float, temperature: float
-) -> tuple[Tensor, Tensor]:
-    """Return the weighted loss of drafts, summed over positions and depths; and its unweighted sum of weights.
+) -> Tensor:
+    """Return the weighted loss of drafts, summed over positions and depths; p and q are over the draft vocabulary.
 
     Args:
         head: The head.
         reading: What the target says.
         count: Length of the drafts.
         decay: Weight of a depth, relative to the one before.
-        share: Share of total variation; see `training.losses.distillation`. Both p and q are normalized over the
-            draft vocabulary.
+        share: Share of total variation; see `training.losses.distillation`.
         temperature: Temperature of both.
     """
-    ids = head.token_ids
-    total = weights = torch.zeros((), device=ids.device)
-    for depth, step in enumerate(unrolled(head, reading, count)):
-        loss, _ = distillation(step.p_logits[:, ids], step.logits, share, temperature)
-        total = total + decay**depth * loss
-        weights = weights + decay**depth * len(step.logits)
-    return total, weights
-
-
-@torch.inference_mode()
-def unrolled_scores(head: Eagle3Head, reading: TargetReading, count: int, temperature: float) -> Scores:
-    """Return the acceptance of drafts of `count` tokens on text that the target sampled.
-
-    The drafts are the text's own tokens; see `depth_scores`.
-    """
-    tokens = reading.rows.tokens
-    reached = torch.ones(tokens.shape[0], tokens.shape[1] - 1, device=tokens.device)
-    sums = torch.zeros(4, count, dtype=torch.float64, device=tokens.device)
-    for depth, step in enumerate(unrolled(head, reading, count)):
-        p = (step.p_logits / temperature).softmax(-1)
-        q = head.over_vocabulary(step.logits.float() / temperature).softmax(-1)
-        everywhere = torch.ones_like(step.tokens, dtype=torch.bool)
-        sums[:, depth], ratio = depth_scores(p, q, step.tokens, everywhere, reached[step.where])
-        reached[step.where] *= ratio
-    return Scores(*sums.cpu())
+    steps = unrolled(head, reading, count)
+    narrow = (replace(step, p_logits=step.p_logits[:, head.token_ids]) for step in steps)
+    return drafts_loss(narrow, share, temperature, decay)
 
 
 def masked(head: Eagle3Head, reading: TargetReading, lengths: Tensor) -> tuple[MaskLayout, Tensor]:
@@ -202,15 +146,21 @@ def masked_loss(
     return mean_loss(layout, p_logits, logits, share, temperature)
 
 
-@torch.inference_mode()
-def masked_scores(head: Eagle3Head, reading: TargetReading, count: int, temperature: float) -> Scores:
-    """Return the acceptance of drafts of `count` tokens from every `count`-th position; see `draft_scores`."""
-    rows = reading.rows
-    shape = rows.tokens[:, 1:-1].shape
-    layout, logits = masked(head, reading, spaced(shape, count, rows.tokens.device) * (count - 1))
-    p = (reading.logits[:, 1:-1][layout.wanted] / temperature).softmax(-1)
-    q = head.over_vocabulary(logits.float() / temperature).softmax(-1)
-    return draft_scores(layout, p, q, rows.tokens[:, 2:][layout.wanted], count)
+def masked_steps(head: Eagle3Head, reading: TargetReading, count: int) -> Iterator[DraftStep]:
+    """Yield the depths of drafts of `count` tokens at mask tokens, from every `count`-th position."""
+    tokens = reading.rows.tokens
+    shape = tokens[:, 1:-1].shape
+    layout, logits = masked(head, reading, spaced(shape, count, tokens.device) * (count - 1))
+    p_logits = reading.logits[:, 1:-1][layout.wanted]
+    yield from masked_drafts(layout, p_logits, logits, tokens[:, 2:][layout.wanted], count)
+
+
+def head_scores(head: Eagle3Head, reading: TargetReading, count: int, temperature: float) -> Scores:
+    """Return the acceptance of drafts of `count` tokens, which are the text's own; see `draft_scores`."""
+    drafted = unrolled if head.mask_hidden is None else masked_steps
+    steps = drafted(head, reading, count) if reading.drafted else ()
+    wide = (replace(step, logits=head.over_vocabulary(step.logits)) for step in steps)
+    return draft_scores(wide, count, temperature)
 
 
 MOST_DRAFTED = 32_000
@@ -339,41 +289,25 @@ class Distillation(TargetDistillation[Eagle3TrainerConfig, tuple[int, ...]]):
 
     def losses(self, rows: Rows, done: float) -> Iterator[Tensor]:
         """Yield the mean loss of drafts from the positions of some rows, times the number of positions."""
-        if not _drafted(rows):
-            return
         config, head, share = self.config, self.head, tv_share(self.config.loss, done)
         with autocast(self.dtype, self.target.device):
             reading = read_target(self.target, rows, self.layers, head.device)
+            if not reading.drafted:
+                return
             if config.parallel:
                 shape = rows.tokens[:, 1:-1].shape
                 lengths = drawn_lengths(reading.rows, shape, config.unrolled, config.retention, config.seed, done)
                 loss = masked_loss(head, reading, lengths, share, config.temperature) * rows.positions
             else:
-                loss, _ = unrolled_loss(head, reading, config.unrolled, config.decay, share, config.temperature)
+                loss = unrolled_loss(head, reading, config.unrolled, config.decay, share, config.temperature)
                 # Near the end of a sequence, the last positions have nothing to predict.
                 loss = loss / sum(config.decay**depth for depth in range(config.unrolled))
         yield loss
 
-    def scores(self) -> Scores:
-        """Compare the head with the target on the held-out data, without autocast."""
-        config, head = self.config, self.head
-        scores_of = masked_scores if config.parallel else unrolled_scores
-        parts = [
-            scores_of(
-                head,
-                read_target(self.target, part, self.layers, head.device),
-                config.unrolled,
-                config.temperature,
-            )
-            for part in self.data.held_out.split(self._part)
-            if _drafted(part)
-        ]
-        return sum(parts[1:], start=parts[0])
-
-
-def _drafted(rows: Rows) -> bool:
-    """Return whether any token is drafted: the first two are read before the first draft."""
-    return rows.tokens.shape[1] > 2
+    def scored(self, rows: Rows) -> Scores:
+        """Compare the head with the target on some rows."""
+        reading = read_target(self.target, rows, self.layers, self.head.device)
+        return head_scores(self.head, reading, self.config.unrolled, self.config.temperature)
 
 
 LEARNING_RATE = 4e-3

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -13,9 +12,17 @@ from specdec_core.interface import ModelError
 from specdec_core.models import LoadedModel
 from specdec_drafters.heads.drafter import Heads, HeadsCard, HeadsShape, head_logits, write_heads
 from specdec_drafters.settings import HeadsTrainerConfig
+from specdec_drafters.training.drafts import (
+    DraftStep,
+    TargetReading,
+    draft_scores,
+    draft_step,
+    drafts_loss,
+    target_logits,
+)
 from specdec_drafters.training.loop import Objective, StepResult
-from specdec_drafters.training.losses import Scores, cross_entropy, depth_scores, distillation, tv_share
-from specdec_drafters.training.rows import Rows, autocast, model_inputs
+from specdec_drafters.training.losses import Scores, tv_share
+from specdec_drafters.training.rows import Rows, autocast
 from specdec_drafters.training.trainer import (
     TargetDistillation,
     TrainingRun,
@@ -24,157 +31,32 @@ from specdec_drafters.training.trainer import (
     without_home,
 )
 
-_LOGITS_AT_ONCE = 1 << 20
-"""The most logits of one head computed at a time; enough for efficient matrix products."""
 
+def drafted(
+    heads: Heads, reading: TargetReading, output_embeddings: Tensor, input_embeddings: Tensor | None
+) -> Iterator[DraftStep]:
+    """Yield what each head predicts from every position of a text, the first head's first.
 
-@dataclass(frozen=True)
-class Reading:
-    """The output of one target forward pass over a batch of sequences.
-
-    Attributes:
-        tokens: `[B, T]` int64, the (decoder's) tokens x_0 ... x_(T - 1) of each sequence.
-        counts: `[B, T]` bool, whether a token is to be predicted: no prompt and no padding. These tokens are
-            contiguous.
-        hidden: `[B, T, D]`, the input of the output embedding at each token: x_(t + 1) is predicted from
-            `hidden[:, t]`.
-    """
-
-    tokens: Tensor
-    counts: Tensor
-    hidden: Tensor
-
-
-@dataclass(frozen=True)
-class Positions:
-    """Some positions t of a reading, and the targets of the heads there.
-
-    Head i reads the hidden state at t and the token at t + 1, and predicts the token at t + 1 + i; the target's
-    distribution of that token comes from its hidden state at t + i.
-
-    Attributes:
-        hidden: `[N, D]`, at t.
-        last: `[N]` int64, the token at t + 1.
-        coming: `[N, k]` int64, the tokens at t + 2 ... t + 1 + k.
-        states: `[U, D]`, the target's hidden states at t + 1 ... t + k for all t, each once.
-        which: `[N, k]` int64, the index of the state that each head is compared with.
-        counts: `[N, k]` bool, whether the head has a token to predict; near the end of a sequence the last heads
-            have none.
-    """
-
-    hidden: Tensor
-    last: Tensor
-    coming: Tensor
-    states: Tensor
-    which: Tensor
-    counts: Tensor
-
-
-def positions_of(reading: Reading, heads: int, vocab_size: int) -> Iterator[Positions]:
-    """Yield all positions of a reading at which the first head has a token to predict.
-
-    Args:
-        reading: The sequences.
-        heads: k.
-        vocab_size: V; it limits how many positions come at a time, so that logits take little memory.
-    """
-    longest = reading.tokens.shape[1]
-    if longest < 3:
-        return
-    device = reading.tokens.device
-    predicted = torch.arange(longest - 2, device=device)[:, None] + torch.arange(2, heads + 2, device=device)
-    inside = predicted.clamp(max=longest - 1)  # [T - 2, k]
-    counts = reading.counts[:, inside] & (predicted < longest)  # [B, T - 2, k]
-    rows, columns = (counts[..., 0] & reading.counts[:, 1:-1]).nonzero(as_tuple=True)
-    size = max(_LOGITS_AT_ONCE // vocab_size, 1)
-    for row, t in zip(torch.split(rows, size), torch.split(columns, size), strict=True):
-        own = row[:, None] * longest
-        seen, which = torch.unique(own + inside[t] - 1, return_inverse=True)
-        yield Positions(
-            hidden=reading.hidden[row, t],
-            last=reading.tokens[row, t + 1],
-            coming=reading.tokens.flatten()[own + inside[t]],
-            states=reading.hidden.flatten(0, 1)[seen],
-            which=which,
-            counts=counts[row, t],
-        )
-
-
-class HeadsLoss:
-    """Heads of one target: their losses, gradients and acceptance rates.
+    Head i reads the target's hidden state at t and the token at t + 1, and predicts the token at t + 1 + i.
 
     Args:
         heads: The heads, in float32 on the device of the output embedding.
+        reading: The text.
         output_embeddings: `[V, D]`, of the target, in the data type for the logits.
         input_embeddings: `[V', E]`, of the target; None if the heads read no token.
-        temperature: Temperature of p and q.
     """
+    tokens = reading.rows.tokens[:, 1:]
+    hidden, embedded = reading.states[:, :-1].flatten(0, 1), None
+    if input_embeddings is not None:
+        last = tokens.flatten().to(input_embeddings.device)
+        embedded = functional.embedding(last, input_embeddings).to(hidden)
+    states = heads(hidden, embedded).unflatten(0, tokens.shape)
 
-    def __init__(
-        self, heads: Heads, output_embeddings: Tensor, input_embeddings: Tensor | None, temperature: float = 1.0
-    ) -> None:
-        self._heads = heads
-        self._output = output_embeddings
-        self._input = input_embeddings
-        self._temperature = temperature
+    def logits(values: Tensor) -> Tensor:
+        return head_logits(values.to(output_embeddings.dtype), output_embeddings)
 
-    def of(self, reading: Reading, tv_share: float | None) -> Tensor | None:
-        """Return the mean loss of the heads, summed over the positions; None if there are none.
-
-        Args:
-            reading: The sequences.
-            tv_share: Share of total variation in the loss, the rest being KL(p || q); see
-                `training.losses.distillation`. None for cross-entropy on the tokens of the text.
-        """
-        k, total = self._heads.shape.heads, None
-        for positions in positions_of(reading, k, len(self._output)):
-            states = self._states(positions)
-            p_logits = None if tv_share is None else self._logits(positions.states)
-            for head in range(k):
-                counts = positions.counts[:, head]
-                logits = self._logits(states[counts, head])
-                if p_logits is None or tv_share is None:
-                    loss = cross_entropy(logits / self._temperature, positions.coming[counts, head], mean=False)
-                else:
-                    theirs = p_logits[positions.which[counts, head]]
-                    loss, _ = distillation(theirs, logits, tv_share, self._temperature)
-                total = loss / k if total is None else total + loss / k
-        return total
-
-    @torch.inference_mode()
-    def scores(self, reading: Reading) -> Scores:
-        """Return the acceptance of the heads on text that the target sampled; see `depth_scores`."""
-        k = self._heads.shape.heads
-        total = Scores(*(torch.zeros(k, dtype=torch.float64) for _ in range(4)))
-        for positions in positions_of(reading, k, len(self._output)):
-            states = self._states(positions)
-            distributions = self._distribution(positions.states)
-            reached = torch.ones(len(positions.last), device=states.device)
-            sums = []
-            for head in range(k):
-                p, q = distributions[positions.which[:, head]], self._distribution(states[:, head])
-                counts = positions.counts[:, head]
-                found, ratio = depth_scores(p, q, positions.coming[:, head], counts, reached)
-                sums.append(found)
-                reached = reached * ratio
-            total += Scores(*torch.stack(sums, dim=1).double().cpu())
-        return total
-
-    def _states(self, positions: Positions) -> Tensor:
-        embedded = None
-        if self._input is not None:
-            embedded = functional.embedding(positions.last.to(self._input.device), self._input).to(
-                positions.hidden
-            )
-        states: Tensor = self._heads(positions.hidden, embedded)
-        return states
-
-    def _logits(self, states: Tensor) -> Tensor:
-        return head_logits(states.to(self._output.dtype), self._output)
-
-    def _distribution(self, states: Tensor) -> Tensor:
-        """Return softmax(logits / temperature) of states `[N, D]`: `[N, V]` float32."""
-        return torch.softmax(self._logits(states).float() / self._temperature, dim=-1)
+    for depth in range(min(heads.shape.heads, tokens.shape[1] - 1)):
+        yield draft_step(reading, depth, states[:, :, depth], logits)
 
 
 def heads_shape(config: HeadsTrainerConfig, target: LoadedModel) -> HeadsShape:
@@ -192,18 +74,18 @@ def heads_shape(config: HeadsTrainerConfig, target: LoadedModel) -> HeadsShape:
     return HeadsShape(config.heads, features.hidden_size, config.width or features.hidden_size, token_size)
 
 
-def read_rows(target: LoadedModel, rows: Rows) -> Reading:
-    """Run the target over training sequences and return its hidden states in float32.
+def read_rows(target: LoadedModel, rows: Rows) -> TargetReading:
+    """Run the target over training sequences, with its last hidden states in float32.
 
     Args:
         target: The target; its encoder, if any, reads the sources.
         rows: The sequences, on its device.
     """
     assert target.features is not None
-    with torch.no_grad(), target.features.capture() as seen:
-        target.model(**model_inputs(target, rows, rows.tokens), use_cache=False)
+    with target.features.capture() as seen:
+        logits = target_logits(target, rows)
     hidden = seen[-1].float()
-    return Reading(rows.tokens.to(hidden.device), rows.mask.to(hidden.device), hidden)
+    return TargetReading(rows.to(hidden.device), hidden, logits.to(hidden.device))
 
 
 class Distillation(TargetDistillation[HeadsTrainerConfig, Heads]):
@@ -211,15 +93,12 @@ class Distillation(TargetDistillation[HeadsTrainerConfig, Heads]):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        features, heads, temperature = self.target.features, self.prepared, self.config.temperature
+        features, self.heads = self.target.features, self.prepared
         assert features is not None
-        self.heads = heads
-        output = features.output_embeddings[: self.target.vocab_size]
-        read = features.input_embeddings if heads.shape.reads_token else None
-        self._training = HeadsLoss(heads, output.to(self.dtype), read, temperature)
-        self._measuring = HeadsLoss(heads, output, read, temperature)
-        self._views = dict(_views(heads))
-        self._part = max(1, self._part // heads.shape.heads)  # each head has logits of its own
+        self._output = features.output_embeddings[: self.target.vocab_size]
+        self._read = features.input_embeddings if self.heads.shape.reads_token else None
+        self._views = dict(_views(self.heads))
+        self._part = max(1, self._part // self.heads.shape.heads)  # each head has logits of its own
 
     def objective(self) -> Objective:
         """Return the objective for the training loop."""
@@ -230,9 +109,10 @@ class Distillation(TargetDistillation[HeadsTrainerConfig, Heads]):
         """Yield the mean loss of the heads, summed over the positions of some rows."""
         share = None if self.config.loss == "ce" else tv_share(self.config.loss, done)
         with autocast(self.dtype, self.target.device):
-            loss = self._training.of(read_rows(self.target, rows), share)
-        if loss is not None:
-            yield loss
+            reading = read_rows(self.target, rows)
+            if reading.drafted:
+                steps = drafted(self.heads, reading, self._output.to(self.dtype), self._read)
+                yield drafts_loss(steps, share, self.config.temperature) / self.heads.shape.heads
 
     def gradients(self, step: int, done: float) -> StepResult:
         """Accumulate the gradients of a step's mean loss, part by part, and give each view its part of them."""
@@ -247,13 +127,10 @@ class Distillation(TargetDistillation[HeadsTrainerConfig, Heads]):
             view.grad = _part_of(gradient, self.heads.shape, int(head)) if head else gradient
         return result
 
-    def scores(self) -> Scores:
-        """Compare the heads with the target on the held-out data, without autocast."""
-        parts = [
-            self._measuring.scores(read_rows(self.target, part.to(self.target.device)))
-            for part in self.data.held_out.split(self._part)
-        ]
-        return sum(parts[1:], start=parts[0])
+    def scored(self, rows: Rows) -> Scores:
+        """Compare the heads with the target on some rows; see `draft_scores`."""
+        steps = drafted(self.heads, read_rows(self.target, rows), self._output, self._read)
+        return draft_scores(steps, self.heads.shape.heads, self.config.temperature)
 
 
 def _views(heads: Heads) -> Iterator[tuple[str, Tensor]]:

@@ -174,28 +174,3 @@ class Scores:
         for name, each in (("alpha", self.alpha), ("greedy_alpha", self.greedy_alpha)):
             values |= {f"{name}_{depth}": value for depth, value in enumerate(each, start=1)}
         return values
-
-
-def depth_scores(p: Tensor, q: Tensor, tokens: Tensor, counts: Tensor, reached: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the acceptance at one depth of drafts, measured on text that the target sampled.
-
-    A draft token x is accepted with probability min(1, p(x) / q(x)), so a position is accepted with probability
-    sum_x min(p, q) = E_(x ~ p)[min(1, q(x) / p(x))], and the tokens of the text are such x. So the product of
-    these ratios over the depths before, times the overlap at this one, has the probability that all of them are
-    accepted as its mean.
-
-    Args:
-        p: `[N, V]`, the target's distributions.
-        q: `[N, V]`, the drafter's.
-        tokens: `[N]` int64, the tokens of the text.
-        counts: `[N]` bool, where there is a token to predict.
-        reached: `[N]`, the product of the ratios at the depths before.
-
-    Returns:
-        The sums of `Scores` at this depth, `[4]`; the ratio of each token, `[N]`.
-    """
-    overlap = torch.minimum(p, q).sum(-1) * counts
-    agreement = (p.argmax(-1) == q.argmax(-1)) & counts
-    x = tokens[:, None]
-    ratio = (q.gather(1, x) / p.gather(1, x)).clamp(max=1)[:, 0]
-    return torch.stack([counts.sum(), overlap.sum(), agreement.sum(), (reached * overlap).sum()]), ratio

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from specdec_drafters.training.losses import Scores, depth_scores, distillation
+from specdec_drafters.training.drafts import DraftStep
+from specdec_drafters.training.losses import distillation
 from specdec_drafters.training.rows import Rows
 
 
@@ -123,36 +125,29 @@ def mean_loss(layout: MaskLayout, p_logits: Tensor, logits: Tensor, share: float
     return loss / max(len(logits), 1)
 
 
-def draft_scores(layout: MaskLayout, p: Tensor, q: Tensor, tokens: Tensor, depth: int) -> Scores:
-    """Return the acceptance of drafts from every `depth`-th token.
-
-    No q depends on the draft before it, and the tokens of the text were drawn from p; see `depth_scores`.
+def masked_drafts(
+    layout: MaskLayout, p_logits: Tensor, logits: Tensor, tokens: Tensor, depth: int
+) -> Iterator[DraftStep]:
+    """Yield the depths of drafts from every `depth`-th token; no q depends on the draft before it.
 
     Args:
         layout: The layout, with chains of `depth` - 1 masks at the tokens that `spaced` returns.
-        p: `[W, V]`, the target's distributions at the wanted tokens.
-        q: `[N, V]`, the drafter's, of all predictions.
+        p_logits: `[W, V]`, the target's at the wanted tokens.
+        logits: `[N, V]`, the drafter's, of all predictions.
         tokens: `[W]` int64, the tokens of the text that are predicted at the wanted tokens.
         depth: Length of the longest draft.
     """
     wanted, numbers = layout.wanted, layout.numbers
-    starts = (wanted & spaced(wanted.shape, depth, wanted.device)).nonzero(as_tuple=True)
-    # The prediction of each draft at each depth; -1 where the text is too short.
+    # The prediction of each draft at each depth; -1 where there is none.
     drafts = torch.full((*wanted.shape, depth), -1, device=wanted.device)
-    drafts[..., 0] = numbers
+    drafts[..., 0] = torch.where(spaced(wanted.shape, depth, wanted.device), numbers, -1)
     masks = torch.arange(len(layout.rows), device=wanted.device) + int(wanted.sum())
     drafts[layout.rows, layout.anchors, layout.depths] = masks
-    drafts = drafts[starts]
-    reached = torch.ones(len(drafts), device=wanted.device)
-    sums = []
     for at in range(depth):
-        counts = drafts[:, at] >= 0
-        there = (starts[1] + at).clamp(max=wanted.shape[1] - 1)
-        text = numbers[starts[0], there].clamp(min=0)
-        found, ratio = depth_scores(p[text], q[drafts[:, at].clamp(min=0)], tokens[text], counts, reached)
-        sums.append(found)
-        reached = reached * ratio
-    return Scores(*torch.stack(sums, dim=1).double().cpu())
+        where = drafts[..., at] >= 0
+        rows, columns = where.nonzero(as_tuple=True)
+        text = numbers[rows, columns + at]
+        yield DraftStep(logits[drafts[where][:, at]], p_logits[text], tokens[text], where)
 
 
 def spaced(shape: torch.Size, depth: int, device: torch.device) -> Tensor:

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 import torch
 from torch import Tensor
@@ -17,6 +17,7 @@ from specdec_core.interface.files import check_output, writing_file
 from specdec_core.models import LoadedModel, load_model
 from specdec_drafters.settings import TrainingConfig
 from specdec_drafters.training.loop import Objective, StepResult, Trained, TrainingFolder, train, write_points
+from specdec_drafters.training.losses import Scores
 from specdec_drafters.training.rows import LARGEST_LOGITS, Batches, Rows, autocast_dtype
 from specdec_drafters.training.sources import TrainingData, gather
 
@@ -81,13 +82,6 @@ def _settings(
     }
 
 
-class Measured(Protocol):
-    """What was measured on held-out data."""
-
-    def point(self) -> dict[str, float]:
-        """Return the values for a point of the learning curve."""
-
-
 _Config = TypeVar("_Config", bound=TrainingConfig)
 _Prepared = TypeVar("_Prepared")
 
@@ -122,8 +116,13 @@ class TargetDistillation(ABC, Generic[_Config, _Prepared]):
         """Return the held-out acceptance rates."""
         return self.scores().point()
 
-    def scores(self) -> Measured:
+    def scores(self) -> Scores:
         """Compare drafter and target on the held-out data, without autocast."""
+        parts = [self.scored(part.to(self.target.device)) for part in self.data.held_out.split(self._part)]
+        return sum(parts[1:], start=parts[0])
+
+    def scored(self, rows: Rows) -> Scores:
+        """Compare drafter and target on some rows, on the target's device."""
         raise NotImplementedError
 
     def losses(self, rows: Rows, done: float) -> Iterable[Tensor]:

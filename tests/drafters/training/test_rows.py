@@ -74,11 +74,10 @@ def test_agreement_is_the_mean_over_positions_with_an_error_over_rows():
     q = torch.tensor([[0.5, 0.5], [0.4, 0.6], [0.6, 0.4]]).log()
     found = agreement([(p, q, torch.tensor([1, 2]))])
     # beta is 1, 0.5 and 0.6; the argmaxes agree in the first position only.
-    assert abs(found.alpha - 0.7) < 1e-6
-    assert abs(found.greedy_alpha - 1 / 3) < 1e-6
-    assert found.positions == 3
+    assert abs(found["alpha"] - 0.7) < 1e-6
+    assert abs(found["greedy_alpha"] - 1 / 3) < 1e-6
     # Residuals of the rows: 1 - 0.7 and 1.1 - 1.4; times R / (R - 1), over 3 positions.
-    assert abs(found.alpha_error - (2 * (0.3**2 + 0.3**2)) ** 0.5 / 3) < 1e-6
+    assert abs(found["alpha_error"] - (2 * (0.3**2 + 0.3**2)) ** 0.5 / 3) < 1e-6
     parts = [(p[:1], q[:1], torch.tensor([1])), (p[1:], q[1:], torch.tensor([2]))]
     assert agreement(parts) == found
-    assert "alpha_error" not in agreement(parts[:1]).point()
+    assert "alpha_error" not in agreement(parts[:1])

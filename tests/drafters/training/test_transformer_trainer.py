@@ -101,19 +101,19 @@ def test_the_result_drafts_and_is_accepted_as_often_as_the_report_says(trained, 
 def test_alpha_is_measured_over_all_that_the_target_wrote(targets, materials, config_for):
     target, material = targets(), materials()
     drafter = new_model(target, 1, 32, 2, seed=4)
-    found = Distillation(config_for(), target, drafter, material, torch.bfloat16).scores()
+    found = Distillation(config_for(), target, drafter, material, torch.bfloat16).measure()
     betas, rows = [], []
     with torch.inference_mode():
         for row, mask in zip(material.held_out.tokens, material.held_out.mask, strict=True):
             p, q = (each.model(input_ids=row[None]).logits[0] for each in (target, drafter))
             rows.append([float(overlap(p[n - 1], q[n - 1])) for n in mask.nonzero()[:, 0]])
             betas += rows[-1]
-    assert found.positions == len(betas) == 300
+    assert len(betas) == 300
     alpha = sum(betas) / len(betas)
-    assert found.alpha == pytest.approx(alpha, abs=1e-5)
+    assert found["alpha"] == pytest.approx(alpha, abs=1e-5)
     assert len({len(row) for row in rows}) > 1
     variance = sum((sum(row) - alpha * len(row)) ** 2 for row in rows) * len(rows) / (len(rows) - 1)
-    assert found.alpha_error == pytest.approx(variance**0.5 / len(betas), rel=1e-3)
+    assert found["alpha_error"] == pytest.approx(variance**0.5 / len(betas), rel=1e-3)
 
 
 def test_the_temperature_is_that_of_losses_and_measurements(targets, materials, config_for):
@@ -125,7 +125,7 @@ def test_the_temperature_is_that_of_losses_and_measurements(targets, materials, 
         held, trained = (
             overlap(row_logits(target, part), row_logits(drafter, part), 0.5) for part in (material.held_out, rows)
         )
-    assert distillation.scores().alpha == pytest.approx(float(held.mean()), abs=1e-5)
+    assert distillation.measure()["alpha"] == pytest.approx(float(held.mean()), abs=1e-5)
     result = distillation.gradients(0, 0.5)
     assert result.loss == pytest.approx(TV_SCALE * (1 - float(trained.mean())), abs=1e-4)
     assert result.tokens == len(trained)
@@ -140,7 +140,7 @@ def test_dropout_acts_in_training_and_not_in_measurements(targets, materials, co
         torch.manual_seed(seed)
         losses.append(distillation.gradients(0, 0.5).loss)
     assert losses[0] == losses[1] != losses[2]
-    assert distillation.scores() == distillation.scores()
+    assert distillation.measure() == distillation.measure()
 
 
 @pytest.mark.parametrize("family", ["llama", "gpt2", "t5", "bart"])
