@@ -1,10 +1,6 @@
-"""The estimator against `lmplz`, against the definition, and against what a distribution must be."""
+"""The estimator against `lmplz`, and against what a distribution must be."""
 
 from __future__ import annotations
-
-import math
-from collections import Counter
-from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -36,92 +32,7 @@ def test_each_ngram_as_lmplz_estimates_it(name, order):
     assert sum(model.ngram_counts) == len(expected)
 
 
-# The definition, a word and a sum at a time, in fractions
-
-
-class Definition:
-    """Modified Kneser-Ney of Chen and Goodman 1998, with the begins and ends of sentences that `lmplz` puts."""
-
-    def __init__(self, sentences, order):
-        padded = [("<s>", *map(str, sentence), "</s>") for sentence in sentences]
-        self.occurrences = [
-            Counter(s[i : i + n] for s in padded for i in range(len(s) - n + 1)) for n in range(order + 1)
-        ]
-        del self.occurrences[1][("<s>",)]
-        self.adjusted = [{}, *(self._adjusted(n, order) for n in range(1, order + 1))]
-        seen = dict.fromkeys(word for sentence in sentences for word in map(str, sentence))
-        self.words = [*seen, "</s>", "<unk>"]
-        self._newness = {word: position for position, word in enumerate(["<s>", "</s>", *seen])}
-        self.discounts = [self._discounts(n, order) for n in range(order + 1)]
-
-    def _adjusted(self, n, order):
-        if n == order:
-            return dict(self.occurrences[n])
-        longer = self.occurrences[n + 1]
-        ngrams = set(self.occurrences[n])
-        return {
-            g: self.occurrences[n][g] if g[0] == "<s>" else len({h[0] for h in longer if h[1:] == g})
-            for g in ngrams
-        }
-
-    def _discounts(self, n, order):
-        if n == 0:
-            return None
-        counts = dict(self.adjusted[n])
-        if n < order:
-            last = self._last(n)
-            if last is not None:
-                counts[last] = self.occurrences[n][last]
-        n_of = Counter(counts.values())
-        if not (n_of[1] and n_of[2] and n_of[3]):
-            return [Fraction(0), *map(Fraction, FALLBACK_DISCOUNTS)]
-        y = Fraction(n_of[1], n_of[1] + 2 * n_of[2])
-        d = [k - (k + 1) * y * Fraction(n_of[k + 1], n_of[k]) if k else Fraction(0) for k in range(4)]
-        assume(all(abs(d[k]) > 1e-5 for k in (1, 2, 3)))  # on this edge single precision decides
-        if any(not 0 <= d[k] <= k for k in (1, 2, 3)):
-            return [Fraction(0), *map(Fraction, FALLBACK_DISCOUNTS)]
-        return d
-
-    def _last(self, n):
-        """Return what `lmplz` counts otherwise: the last n-gram as it sorts, up to one that begins with `<s>`."""
-        if n > 1 and (self._last(n - 1) is None or self._last(n - 1)[0] == "<s>"):
-            return None
-        return max(self.adjusted[n], key=lambda g: [self._newness[word] for word in reversed(g)])
-
-    def gamma(self, context):
-        counts = [c for g, c in self.adjusted[len(context) + 1].items() if g[:-1] == context]
-        d = self.discounts[len(context) + 1]
-        return sum(d[min(c, 3)] for c in counts) / sum(counts) if counts else Fraction(1)
-
-    def p(self, context, word):
-        lower = self.p(context[1:], word) if context else Fraction(1, len(self.words))
-        total = sum(c for g, c in self.adjusted[len(context) + 1].items() if g[:-1] == context)
-        if not total:
-            return lower
-        c = self.adjusted[len(context) + 1].get((*context, word), 0)
-        return (c - self.discounts[len(context) + 1][min(c, 3)]) / total + self.gamma(context) * lower
-
-
-def logs(probability, backoff):
-    return math.log10(probability), math.log10(backoff)
-
-
 corpora = st.lists(st.lists(st.integers(0, 4), max_size=9), min_size=1, max_size=6)
-
-
-@settings(max_examples=120, deadline=None)
-@given(sentences=corpora, order=st.integers(1, 5))
-def test_estimates_equal_the_definition(sentences, order):
-    assume(max(map(len, sentences)) >= order)
-    model = fit(arrays(*sentences), 6, order)
-    definition = Definition(sentences, order)
-    expected = {("<s>",): (0.0, math.log10(definition.gamma(("<s>",))) if order > 1 else 0.0)}
-    expected[("<unk>",)] = (math.log10(definition.p((), "<unk>")), 0.0)
-    for n in range(1, order + 1):
-        for ngram in definition.adjusted[n]:
-            backoff = definition.gamma(ngram) if n < order else 1
-            expected[ngram] = logs(definition.p(ngram[:-1], ngram[-1]), backoff)
-    assert_same_entries(level_entries(model.levels, model.known), expected, atol=1e-6)
 
 
 @settings(max_examples=60, deadline=None)

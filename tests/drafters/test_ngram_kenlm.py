@@ -26,7 +26,7 @@ from specdec_drafters.ngram.drafter import NgramDrafter
 from specdec_drafters.ngram.kneser_ney import fit
 from specdec_drafters.settings import NgramConfig
 from tests.drafters.kenlm_binaries import BINARIES
-from tests.drafters.ngram_models import DATA, LN_10, arpa_entries, sentences_of
+from tests.drafters.ngram_models import DATA, LN_10, sentences_of
 from tests.drafters.support import info_for
 from tests.lossless import VOCAB
 from tests.spelled import target_tokenizer
@@ -86,29 +86,6 @@ def test_every_candidate_has_the_score_of_kenlm_after_the_whole_text(folder, nam
         row = model.after(model.context(tokens))
         assert set(row.ids.tolist()) == listed  # no id that the model scores as `<unk>`
         np.testing.assert_allclose(row.log_weights, oracle(folder / name, tokens)[row.ids], atol=1e-5)
-
-
-@pytest.mark.parametrize("most", [1, 7, 60, V])
-def test_candidates_are_what_follows_the_last_token_then_the_most_probable(folder, most):
-    entries = arpa_entries(DATA / "small.3.arpa")
-    model = drafter_from(folder, "small.3.trie", candidates=most).candidates
-    unigrams = {int(words[0]): p for words, (p, _) in entries.items() if len(words) == 1 and words[0].isdigit()}
-    for tokens in CONTEXTS[1:4]:
-        follow = {
-            int(words[1]): p
-            for words, (p, _) in entries.items()
-            if len(words) == 2 and words[0] == str(tokens[-1]) and words[1].isdigit()
-        }
-        expected = sorted(follow, key=lambda word: -follow[word])[:most]
-        left = most - len(expected)
-        kept = set(model.after(model.context(tokens)).ids.tolist())
-        assert len(kept) <= most
-        assert min((follow[word] for word in kept if word in follow), default=0) >= min(
-            (follow[word] for word in expected), default=0
-        )
-        least = sorted(unigrams.values(), reverse=True)[min(left, len(unigrams)) - 1] if left else 0
-        assert all(unigrams[word] >= least for word in kept - follow.keys())
-        assert kept >= {word for word, p in unigrams.items() if left and p > least}
 
 
 # The q that is recorded is the one that was sampled from, whatever was drafted before.

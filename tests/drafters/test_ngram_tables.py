@@ -1,4 +1,4 @@
-"""Back-off by hand, and every score of the reference models against KenLM's."""
+"""Back-off by hand, and how files are read."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ import pytest
 from specdec_core.interface import ConfigError
 from specdec_drafters.ngram import arpa
 from specdec_drafters.ngram.arpa import read_arpa
-from tests.drafters.ngram_models import arpa_entries
 
 DATA = Path(__file__).parent / "data"
 V = 1000  # the vocabulary of the reference models
@@ -81,33 +80,6 @@ def test_a_lower_order_than_the_file_holds(write):
     tables = read_arpa(write(HAND_MADE), vocab_size=5, order=2)
     assert tables.order == 2
     assert tables.row(tables.context([0, 0, 1]))[2] == pytest.approx((-0.4 - 0.9) * LN_10, abs=1e-5)
-
-
-def plain_score(entries, context, word):
-    ngram = (*context, word)
-    if ngram in entries:
-        return entries[ngram][0]
-    if not context:
-        return entries[("<unk>",)][0]
-    return entries.get(context, (0, 0.0))[1] + plain_score(entries, context[1:], word)
-
-
-def contexts_of(count):
-    """Return contexts that occur, that occur in part, and that do not occur."""
-    tokens = [int(word) for word in (DATA / "small.txt").read_text().split()]
-    occurring = [tokens[i : i + 3] for i in range(0, len(tokens) - 3, max(1, len(tokens) // count))]
-    return [*occurring, [1, 2, 3], [tokens[0], 7, tokens[5]], [7, tokens[0], tokens[5]], [999, 999, 999]]
-
-
-@pytest.mark.parametrize("name", ["small.2.arpa", "small.3.arpa", "tokens.2.arpa"])
-def test_every_word_of_the_reference_models_by_plain_back_off(name):
-    tables, entries = read_arpa(DATA / name, V), arpa_entries(DATA / name)
-    listed = {words[0] for words in entries if len(words) == 1}
-    for context in contexts_of(12):
-        words = tuple(str(t) if str(t) in listed else "<unk>" for t in context[-(tables.order - 1) :])
-        expected = [plain_score(entries, words, str(w) if str(w) in listed else "<unk>") for w in range(V)]
-        found = tables.row(tables.context(context))[:V] / LN_10
-        np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
 def broken(old, new):

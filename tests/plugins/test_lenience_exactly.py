@@ -6,7 +6,6 @@ import functools
 from collections import Counter
 
 import pytest
-import torch
 
 from specdec_core.decoding.counts import Metrics
 from specdec_core.decoding.decoder import Decoder
@@ -114,22 +113,11 @@ def test_the_texts_are_distributed_as_worked_out(target, enumerated, decode, nam
 
 
 @pytest.mark.parametrize("name", SAMPLING)
-def test_no_token_is_likelier_than_its_bound(enumerated, decode, name):
+def test_no_token_is_likelier_than_its_bound(enumerated, name):
     made = enumerated(name, greedy=False)
     for prefix in made.distribution.prefixes():
         bound = made.p(prefix) / LEAST[name](len(prefix))
         assert (made.distribution.after(prefix) <= bound + 1e-9).all(), prefix
-    texts, _ = decode(name, greedy=False)
-    for prefix in {text[:end] for text in texts for end in range(3)}:
-        following = [
-            text[len(prefix)] for text in texts if len(text) > len(prefix) and text[: len(prefix)] == prefix
-        ]
-        if len(following) < 200:
-            continue
-        share = torch.bincount(torch.tensor(following), minlength=VOCAB) / len(following)
-        bound = made.p(prefix) / LEAST[name](len(prefix))
-        noise = (bound.clamp(max=1) / len(following)).sqrt()
-        assert (share <= bound + 5 * noise).all(), prefix
 
 
 @pytest.mark.parametrize("name", SAMPLING)
@@ -167,7 +155,7 @@ def test_the_greedy_form_leaves_sampling_exact(target, decode):
 
 
 @pytest.mark.parametrize("greedy", [False, True])
-@pytest.mark.parametrize("budget", [0.0, 0.05, 0.5, 1.0, 2.0, 2.5])
+@pytest.mark.parametrize("budget", [0.0, 0.05, 1.0, 2.5])
 def test_no_text_whatsoever_spends_more_than_the_budget(target, budget, greedy):
     controller = BudgetedLenience(BudgetedLenienceConfig(max_deviation=budget, min_lenience=0.01))
     for gammas, length in (((2,), 4), ((3,), 4), ((1,), 2), ((2,), 1)):

@@ -233,26 +233,14 @@ def test_figures_of_sglang(serve):
 
 
 def test_figures_of_llama_cpp_are_sums(serve):
-    server = serve(owner="llamacpp", more={"timings": {"draft_n": 12, "draft_n_accepted": 6, "predicted_n": 10}})
-    row = compared(serve, server)
-    assert row.block_efficiency == 2.5
-    assert row.alpha is None
-    assert any("24 of 48 draft tokens" in note for note in row.notes)
-
-
-def test_recorded_answers_of_llama_cpp():
-    """Those of `llama-server` 0.5.0-dev (0c1e570) with drafts, and of llama-cpp-python 0.3.36."""
-    choice = {"text": "import sys", "index": 0, "logprobs": None, "finish_reason": "length"}
-    answer = {
-        "choices": [choice],
-        "object": "text_completion",
-        "usage": {"prompt_tokens": 3, "completion_tokens": 16},
-    }
+    """Those of an answer of `llama-server` 0.5.0-dev (0c1e570)."""
     timings = {"prompt_n": 3, "predicted_n": 16, "predicted_ms": 60.503, "draft_n": 18, "draft_n_accepted": 10}
-    for more, drafted, accepted in (({"timings": timings}, 18, 10), ({}, None, None)):
-        found = read_answer({**answer, **more}, 1.5)
-        assert (found.text, found.tokens, found.finish_reason) == ("import sys", 16, "length")
-        assert (found.drafted, found.accepted, found.request, found.token_ids) == (drafted, accepted, None, ())
+    choice = {"text": "import sys", "index": 0, "logprobs": None, "finish_reason": "length"}
+    usage = {"prompt_tokens": 3, "completion_tokens": 16}
+    answer = {"choices": [choice], "object": "text_completion", "usage": usage, "timings": timings}
+    row = compared(serve, serve(owner="llamacpp", answers=dict.fromkeys(PROMPTS, answer)))
+    assert (row.tokens, row.block_efficiency, row.alpha) == (64, 16 / 6, None)
+    assert any("40 of 72 draft tokens" in note for note in row.notes)
 
 
 @pytest.mark.parametrize(("others", "passes"), [(0, 7), (1, 5)])

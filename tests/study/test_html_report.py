@@ -164,17 +164,3 @@ def test_bars_end_where_the_numbers_are():
     assert fast[3].width == 0.0
     assert [one.part for one in plain] == [*BASE["time_shares"]]
     assert [one.share for one in plain if one.labeled] == ["50%", "20%", "15%"]
-
-
-def test_curves_fade_where_little_is_known_and_show_the_best_gamma():
-    alpha = charts.alpha_curve(run("a"))
-    assert [faint for _, _, faint in alpha.points] == [False, False, True]
-    heights = [y for _, y, _ in alpha.points]
-    assert heights[0] < heights[1] < heights[2] == (charts.TOP + charts.BOTTOM) / 2
-    gamma = charts.gamma_curve(run("a"), [run("a")])
-    assert gamma.best == 2
-    assert gamma.guide == gamma.points[0][1]
-    assert gamma.measured[0] == gamma.points[3][0]
-    assert gamma.measured[1] > gamma.points[3][1]
-    assert charts.gamma_curve(run("a", gamma="confidence"), [run("a")]).measured is None
-    assert len(charts.gamma_curve(run("a", speedup_by_gamma=(1.0,) * 40), [run("a")]).across) <= 10

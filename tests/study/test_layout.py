@@ -6,7 +6,7 @@ import re
 import pytest
 from rich.console import Console
 
-from specdec_core.study.report.formats import number, printable, rate, share, with_spread, wrapped
+from specdec_core.study.report.formats import number, printable, rate, share, with_spread
 from specdec_core.study.report.layout import Column, ReportTable, Row
 
 
@@ -50,16 +50,6 @@ def test_what_an_encoding_lacks_is_spelled_out():
     assert printable("best γ 1.5× ±0.1 中", "ascii") == r"best gamma 1.5x +-0.1 \u4e2d"
     assert printable("best γ 1.5×", "latin-1") == "best gamma 1.5x"
     assert printable("best γ 1.5× 中", "utf-8") == "best γ 1.5× 中"
-
-
-def test_lines_are_broken_between_words_and_never_within_a_command():
-    text = (
-        "Run `specdec compare study.yaml --output results` again, or read /a/long/path/without/blanks.yaml first."
-    )
-    lines = wrapped(text, 30).splitlines()
-    assert "`specdec compare study.yaml --output results`" in lines
-    assert any("/a/long/path/without/blanks.yaml" in line for line in lines)
-    assert " ".join(lines) == text
 
 
 RUNS = ReportTable(
@@ -129,14 +119,3 @@ def test_a_table_without_spare_columns_has_a_line_per_value():
         "  drafter  none",
         "",
     ]
-
-
-def test_running_text_is_wrapped_and_not_cut():
-    about = "Copies the continuation of an earlier match of the last tokens."
-    table = ReportTable(
-        (Column("name", numeric=False), Column("summary", numeric=False, wraps=True)),
-        (Row(("prompt-copy", about)),),
-    )
-    text = shown(table, 40)
-    assert max(map(len, text.splitlines())) <= 40
-    assert about in " ".join(text.split())

@@ -11,7 +11,7 @@ from specdec_core import TargetInfo, default_registry
 from specdec_core.cli.main import app
 from specdec_core.interface import ConfigError, PluginError
 from specdec_core.models.load.model_requirements import unmet_requirements
-from specdec_core.study import RunLabels, load_study, run_model, study_schema
+from specdec_core.study import RunLabels, load_study, run_model
 
 NESTS = """
     from typing import Annotated, Any
@@ -286,17 +286,6 @@ def test_the_registry_names_the_nested_plugin_that_cannot_be_made(make):
     with pytest.raises(PluginError, match="drafter 'looker' needs hidden states"):
         make({"name": "pack", "drafters": ["looker"]})
     make({"name": "pack", "drafters": ["looker"]}, features=object())
-
-
-def test_the_schema_says_what_the_models_say(nests):
-    jsonschema = pytest.importorskip("jsonschema")
-    validator = jsonschema.Draft202012Validator(study_schema(default_registry()))
-    validator.check_schema(validator.schema)
-    whole = {"target": "x", "prompts": ["a"]}
-    good = {"name": "pack", "drafters": ["echo", {"name": "middle", "drafter": "single"}], "pace": 3}
-    bad = {"name": "pack", "drafters": ["echo", {"name": "middle", "drafter": "ecko"}]}
-    assert validator.is_valid({**whole, "runs": [{"drafter": good, "gamma": 1}]})
-    assert not validator.is_valid({**whole, "runs": [{"drafter": bad, "gamma": 1}]})
 
 
 def test_generate_takes_nested_drafters(nests, model_folder):

@@ -220,7 +220,8 @@ def test_the_digest_is_of_what_decides_an_answer():
     chat = PromptText("1", None, (HELLO,))
     others = [digest(PromptText("1", "b")), digest(text, text), digest(chat), digest(chat, template="t")]
     others.append(digest(PromptText("1", None, ({**HELLO, "role": "system"},))))
-    assert len({digest(text), *others}) == 6
+    others += [digest(PromptText("1", None, tokens=(n,))) for n in (3, 4)]
+    assert len({digest(text), *others}) == 8
 
 
 @pytest.fixture(scope="module")
@@ -351,10 +352,6 @@ class TestTokens:
 
     def test_they_reach_the_decoder_as_they_are(self):
         assert encode_prompts([PromptText("1", None, tokens=(3, 4))], None, model="a model") == [[3, 4]]
-
-    def test_they_decide_the_fingerprint(self):
-        one, other = ([PromptText("1", None, tokens=(n,))] for n in (3, 4))
-        assert fingerprint_prompts(one) != fingerprint_prompts(other)
 
 
 def test_the_other_texts_and_numbers_of_a_row_are_the_metadata_of_its_prompt(lines):

@@ -13,7 +13,6 @@ from specdec_core.study.report.summary import summarize
 from specdec_core.study.report.tables import by_task, quality_table, results_table
 from specdec_core.study.report.verdict import verdict
 from specdec_core.study.run import prepared, runner
-from specdec_core.study.run.finished_repeats import Repeats
 from specdec_core.study.run.runner import run_study
 from tests.study.toy_study import Recorder, in_turn
 
@@ -167,37 +166,6 @@ def test_plain_sampling_is_not_tested_against_itself(study):
     assert set(short[1].quality["differences"]) >= {"chrf"}
 
 
-def test_an_argmax_run_that_departs_from_plain_decoding_is_told(result_of):
-    result = result_of()
-    key = ("short", "echo-2", 2)
-    repeat = result.repeats[key]
-    first, *others = repeat.outputs
-    other = (*first.tokens[:2], (first.tokens[2] + 1) % 7, *first.tokens[3:])
-    changed = {
-        **result.repeats,
-        key: type(repeat)(*key[:2], 2, repeat.metrics, (), (type(first)(other, "x"), *others)),
-    }
-    result = type(result)(result.study, Repeats(changed.values()), result.failed, result.provenance)
-    (short, *_) = by_task(summarize(result))
-    assert short[1].quality["exact"] == 0.75
-    (line,) = verdict(short).departures
-    assert line.startswith("echo-2: 25% of its outputs differ from the baseline, first at token 3 of prompt 1.")
-
-
-def test_a_stopped_study_of_tasks_goes_on_with_what_it_wrote(study, result_of, tmp_path):
-    output = tmp_path / "out"
-    with pytest.raises(KeyboardInterrupt):
-        run_study(study(), Recorder(stop_after=6), output=output)
-    recorder = Recorder()
-    resumed = run_study(study(), recorder, output=output)
-    assert recorder.resumed == [(16, 6)]
-    assert recorder.timed[0][0] == f"long-temperature=0: {in_turn(study().tasks[1], 1)[2][0]}"
-    whole = result_of()
-    assert first_outputs(resumed) == first_outputs(whole)
-    with pytest.raises(ConfigError, match="another study"):
-        run_study(study(STUDY, "tasks.short.sampling={temperature: 1}"), Recorder(), output=output)
-
-
 ODD = """\
 target: {folder}
 sampling: {{temperature: 0}}
@@ -213,19 +181,6 @@ runs:
 
 def test_only_an_asterisk_stands_for_another_text_in_the_name_of_a_task(study):
     assert [len(task.runs) for task in study(ODD).tasks] == [3, 3, 2]
-
-
-def test_a_study_decodes_by_the_chat_template_that_it_was_read_with(study, tmp_path):
-    said = [{"role": "user", "content": "a b"}]
-    (tmp_path / "scored.jsonl").write_text(json.dumps({"messages": said}) + "\n")
-    template = tmp_path / "template.jinja"
-    template.write_text("a {{ messages[0].content }}")
-    loaded = study(ODD.replace("file: scored.jsonl", "file: scored.jsonl, chat_template: template.jinja"))
-    before = run_study(loaded, Recorder())
-    template.write_text("h g f {{ messages[0].content }}")
-    after = run_study(loaded, Recorder())
-    assert after.provenance == before.provenance
-    assert [one.outputs for one in after.repeats.values()] == [one.outputs for one in before.repeats.values()]
 
 
 TWO_TARGETS = """\
@@ -301,12 +256,3 @@ def test_tasks_may_differ_in_their_target_and_a_run_may_fail_in_one(study, site,
     assert small[1].quality["exact"] == 1
     assert {one.device for one in small} == {"for 9 words"} != {one.device for one in large}
     assert large[0].config["target"]["model"] != small[0].config["target"]["model"]
-
-
-def test_every_prompt_has_a_seed_of_its_own(study):
-    text = ODD.replace("{{file: scored.jsonl}}", "[a b, a b, a b, a b]").replace(
-        "temperature: 0", "temperature: 1"
-    )
-    result = run_study(study(text), Recorder())
-    first = result.repeats["oddly", "baseline", 1].outputs
-    assert len({one.tokens for one in first}) > 1, "in batches of one, too"

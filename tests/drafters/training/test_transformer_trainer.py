@@ -219,22 +219,6 @@ def test_ctrl_c_leaves_a_checkpoint_and_no_output_and_resuming_ends_the_same(con
     assert resumed.facts["steps"] == 8
 
 
-def test_other_settings_than_those_it_was_begun_with(config_for, models, tmp_path):
-    changes = {"output": tmp_path / "cut", "steps": 8, "samples": 300}
-    with pytest.raises(KeyboardInterrupt):
-        TransformerTrainer(config_for(**changes)).train(interrupting(3))
-    for other, message in (
-        ({"width": 64}, "--width was 32, is 64"),
-        ({"loss": "tv"}, "--loss was kl-then-tv, is tv"),
-        ({"target": str(models("llama", seed=1))}, r"--target was the model \w{32}, is the model \w{32}\. "),
-    ):
-        with pytest.raises(ConfigError, match=message):
-            TransformerTrainer(config_for(**{**changes, **other, "resume": True})).train(Recorder())
-    # Where it runs and how often it is measured is another matter.
-    again = config_for(**changes, resume=True, evaluate_every=2, checkpoint_minutes=1.0, device="cpu")
-    assert TransformerTrainer(again).train(Recorder()).facts["steps"] == 8
-
-
 def test_with_matplotlib_there_is_a_picture(trained):
     pytest.importorskip("matplotlib")
     output, _, report = trained
