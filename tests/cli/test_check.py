@@ -81,11 +81,6 @@ def test_an_optional_check_counts_with_runxfail():
     assert check(*SILENT, "--", "--runxfail").exit_code == 1
 
 
-def test_settings_of_plugins_within_it():
-    done = check("drafter:chain", "--set", "drafters=[random, prompt-copy]", "-k", "close_any_time")
-    assert done.exit_code == 0, done.output
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

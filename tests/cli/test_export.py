@@ -104,17 +104,10 @@ TRANSFORMER = "{name: transformer, model: 'builtin:drafter'}"
         ("{name: prompt-copy, min: 1}", "4", "unknown key 'min'"),
         ("{name: heads, model: x}", "4", "works on the target's hidden states"),
         ("quantized", "4", "chain, datastore, ngram, prompt-copy, random, suffix"),
-        (
-            "quantized",
-            "4",
-            "runs, if they are not nested: dflash, eagle3, mtp, parallel, transformer.",
-        ),
         ("{name: transformer, model: 'builtin:t5-drafter'}", "4", "has an encoder"),
-        ("{name: transformer, model: 'builtin:drafter', adapter: x}", "4", "adapter changes the weights"),
         ("{name: parallel, model: 'builtin:drafter'}", "4", "names no mask token"),
         (TRANSFORMER, "confidence", "--to transformers"),
         (f"{{name: chain, drafters: [prompt-copy, {TRANSFORMER}]}}", "4", "(drafters[1])"),
-        ("prompt-copy", "confidence", "--to transformers"),
         (f"{{name: mtp, model: '{DATA}/mtp/qwen3'}}", "1", "in the format of speculators"),
     ],
 )

@@ -2,7 +2,6 @@
 
 import json
 import shlex
-import shutil
 
 import pytest
 import torch
@@ -85,13 +84,6 @@ def test_a_mask_token_behind_the_vocabulary_takes_the_place_of_a_token_that_no_t
     assert config["vocab_size"] == 4096
     assert load_model(tmp_path / "draft").tokenizer.decode([config["pard_token"]]) == "\N{REPLACEMENT CHARACTER}"
     torch.testing.assert_close(drafted(tmp_path / "draft"), drafted(masked))
-
-
-def test_a_mask_token_within_the_vocabulary_stays(masked, tmp_path):
-    run(tmp_path / "draft", {"name": "parallel", "model": str(masked)})
-    run(tmp_path / "again", {"name": "parallel", "model": str(tmp_path / "draft")})
-    for name in ("config.json", "model.safetensors"):
-        assert (tmp_path / "again" / name).read_bytes() == (tmp_path / "draft" / name).read_bytes()
 
 
 def test_without_a_tokenizer_no_token_can_give_its_place(masked, tmp_path):
@@ -182,28 +174,6 @@ def test_an_incomplete_head_is_not_said_to_be_written(tmp_path, kind):
     said = failure(tmp_path / "exported", {"name": kind, "model": str(tmp_path / "head")})
     assert "o_proj.weight" in said
     assert not (tmp_path / "exported").exists()
-
-
-def test_a_draft_model_that_cannot_be_loaded_is_not_said_to_be_written(tmp_path):
-    shutil.copytree(model_folder("builtin:drafter"), tmp_path / "broken")
-    path = tmp_path / "broken/model.safetensors"
-    path.write_bytes(path.read_bytes()[:-4])
-    failure(tmp_path / "exported", {"name": "transformer", "model": str(tmp_path / "broken")})
-    assert not (tmp_path / "exported").exists()
-
-
-def test_where_gamma_comes_from_is_said(tmp_path):
-    words = [
-        "export",
-        str(tmp_path / "head"),
-        "--to",
-        "vllm",
-        "--drafter",
-        "{name: eagle3, model: 'builtin:eagle3'}",
-    ]
-    for more, says in (((), "5: what the drafter was made for"), (("--gamma", "3"), "3: it was made for 5")):
-        done = CliRunner().invoke(app, [*words, "--overwrite", *more])
-        assert f"num_speculative_tokens {says}" in done.output
 
 
 def test_a_head_that_vllm_cannot_complete_is_refused(tmp_path):

@@ -8,11 +8,10 @@ import shutil
 from dataclasses import replace
 
 import pytest
-from rich.console import Console
 from typer.testing import CliRunner
 
 from specdec_core import Outcome, StepReport
-from specdec_core.cli.generate import TraceView, fates
+from specdec_core.cli.generate import fates
 from specdec_core.cli.main import app
 from specdec_core.cli.terminal.console import PlainConsole
 
@@ -239,18 +238,6 @@ def test_a_trace_goes_to_a_file_and_the_text_to_the_terminal(generate, model_fol
     assert re.findall(r'<button type="button" class="(\w+)"', page) == marks
 
 
-def test_each_prompt_has_its_trace(generate, tmp_path):
-    (tmp_path / "prompts.txt").write_text("a b c\nb c\n")
-    result = generate("--prompts", tmp_path / "prompts.txt", f"--trace={tmp_path / 'trace.html'}")
-    assert result.exit_code == 0, result.output
-    assert (tmp_path / "trace.html").read_text(encoding="utf-8").count("<figure ") == 2
-
-
-def test_a_prompt_may_follow_the_trace_and_be_called_like_it(generate):
-    assert "target forward passes" in generate("--trace", "a b c").stdout
-    assert generate("--", "--trace").exit_code == 0
-
-
 def step(draft, accepted, committed):
     return StepReport(
         0,
@@ -279,18 +266,6 @@ def step(draft, accepted, committed):
 )
 def test_what_became_of_each_token(report, expected):
     assert list(fates(report)) == expected
-
-
-@pytest.mark.parametrize(
-    ("colors", "expected"),
-    [(None, "[+5][-6][!7⏎]"), ("truecolor", "\x1b[32m5\x1b[0m\x1b[9;31m6\x1b[0m\x1b[34m7⏎\x1b[0m")],
-)
-def test_tokens_are_colored_or_marked(colors, expected):
-    out = io.StringIO()
-    console = Console(file=out, force_terminal=colors is not None, color_system=colors, width=80)
-    view = TraceView(console, lambda token: f"{token}\n" if token == 7 else str(token))
-    view.step(step((5, 6, 8), 1, (5, 7)))
-    assert expected in out.getvalue()
 
 
 def test_beams_are_shown_with_their_scores(generate):

@@ -97,14 +97,6 @@ def test_the_schema_is_json(specdec):
     assert "EchoDrafter" in schema["$defs"]
 
 
-@pytest.mark.parametrize("command", ["compare", "generate", "new", "plugins", "train", "validate", "schema"])
-def test_every_help_has_examples(specdec, command):
-    result = specdec(command, "--help")
-    assert result.exit_code == 0
-    assert "For example:" in result.stdout
-    assert any(line.strip().startswith(f"specdec {command}") for line in result.stdout.splitlines())
-
-
 def test_the_version(specdec):
     assert specdec("--version").stdout.startswith("specdec ")
 

@@ -54,13 +54,6 @@ def test_a_misspelt_folder_is_found_before_anything_is_loaded(problems, tmp_path
     assert "Did you mean 'big'?" in message
 
 
-@pytest.mark.parametrize("option", ["--gamma=4", "--lenience=0.5", "--rule=block", "--draft-beams=4"])
-def test_options_about_drafts_need_a_drafter(option):
-    name = option.partition("=")[0]
-    more = ("--beams", "4", "--temperature", "0") if name == "--draft-beams" else ()
-    assert f"{name}: given without --drafter" in said("generate", "import os", option, *more)
-
-
 PRINTS = """
     from specdec_core import DeterministicDrafter, DrafterConfig, PluginSpec, hookimpl
     print("loud: imported")

@@ -172,49 +172,21 @@ def test_the_files_pass_the_linter_of_this_repository(new, tmp_path):
         assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_an_empty_folder_may_be_used(new, tmp_path):
-    (tmp_path / "mine").mkdir()
-    assert new("last-word", "--output", "mine").exit_code == 0
-    assert (tmp_path / "mine" / "pyproject.toml").is_file()
-    assert {path.name for path in tmp_path.iterdir()} == {"mine"}
-
-
-def test_a_drafter_and_a_controller_can_share_a_name(new):
-    assert new("random", "--kind", "gamma").exit_code == 0
-
-
 @pytest.mark.parametrize(
-    ("name", "kind", "owner"),
+    ("arguments", "said"),
     [
-        ("random", "drafter", "specdec-core .* has the drafter 'random'"),
-        ("prompt_copy", "drafter", "specdec-core .* has the drafter 'prompt-copy'"),
-        ("fixed", "gamma", "specdec-core .* has the gamma controller 'fixed'"),
-        ("drafters", "drafter", "a module specdec_drafters is installed"),
+        (("random",), "the name 'random' is taken: specdec-core "),
+        (("prompt_copy",), "has the drafter 'prompt-copy'"),
+        (("fixed", "--kind", "gamma"), "has the gamma controller 'fixed'"),
+        (("drafters",), "a module specdec_drafters is installed"),
+        (("LastWord",), "plugin name"),
+        (("last-word", "-o", "other"), "other is a folder with other things in it"),
+        (("last-word", "-o", "other/a"), "other/a is a file, and a folder goes there"),
+        (("last-word", "-o", "."), "output . is the folder you are in"),
+        (("last-word", "--kind", "gamma", "--style", "session"), "--style is for drafters"),
     ],
 )
-def test_a_name_that_is_taken(refused, name, kind, owner):
-    assert re.match(f"the name '{name}' is taken: {owner}", refused(name, "--kind", kind))
-
-
-@pytest.mark.parametrize("name", ["9lives", "LastWord", "a/b", ""])
-def test_a_name_that_is_not_valid(refused, name):
-    assert "plugin name" in refused("--output", "made", "--", name)
-
-
-def test_a_folder_that_is_not_empty(refused, new, tmp_path):
+def test_what_cannot_be_made(refused, tmp_path, arguments, said):
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "a").write_text("dear", encoding="utf-8")
-    assert "other is a folder with other things in it" in refused("last-word", "-o", "other")
-    assert new("last-word").exit_code == 0
-    assert "specdec-last-word is not empty" in refused("last-word")
-
-
-def test_a_folder_that_cannot_be_written(refused, tmp_path):
-    assert "output . is the folder you are in" in refused("last-word", "-o", ".")
-    (tmp_path / "text.py").write_text("dear", encoding="utf-8")
-    assert "output text.py is a file, and a folder goes there" in refused("last-word", "-o", "text.py")
-
-
-def test_only_drafters_have_a_style(refused):
-    said = refused("last-word", "--kind", "gamma", "--style", "session")
-    assert "--style is for drafters, and this is a gamma controller" in said
+    assert said in refused(*arguments)

@@ -60,20 +60,6 @@ def test_a_drafter_is_replayed_at_several_gammas(specdec, record, tmp_path):
     assert all(line["text"] for line in texts)
 
 
-def test_drafters_are_given_as_yaml_too(specdec, record):
-    both = ("{name: prompt-copy, min_match: 1}", "--drafter", "{name: prompt-copy, min_match: 3}")
-    printed = specdec("replay", record, *both, "--gamma", "2", "--quiet", "--wide").stdout
-    assert "prompt-copy(min_match=1)-gamma=2" in printed
-    assert "prompt-copy(min_match=3)-gamma=2" in printed
-    controlled = specdec("replay", record, "prompt-copy", "--gamma", "cost-aware", "--quiet").stdout
-    assert "prompt-copy-cost-aware" in controlled
-
-
-def test_the_record_comes_first(specdec, record):
-    refused = specdec("replay", "prompt-copy", record, code=2)
-    assert f"`specdec replay {record} prompt-copy`" in refused.stderr
-
-
 def test_without_drafters_those_that_need_no_settings_are_replayed(specdec, record):
     result = specdec("replay", record, "--gamma", "1")
     assert "prompt-copy-1" in result.stdout
@@ -128,6 +114,7 @@ def test_a_run_that_cannot_be_replayed_ends_with_2_after_the_others(specdec, rec
     ("arguments", "said"),
     [
         (["replay", "{record}", "study.yaml", "prompt-copy"], "study.yaml is a study, which names its drafters"),
+        (["replay", "prompt-copy", "{record}"], "`specdec replay {record} prompt-copy`"),
         (["replay", "{record}", "nobody"], "nobody"),
         (["replay", "nowhere", "prompt-copy"], "nowhere: no such folder"),
         (["replay", "{record}", "prompt-copy", "--machine", "nothing.json"], "nothing.json"),

@@ -1,16 +1,12 @@
 """Output of every command on terminals of all kinds: narrow, without Unicode, closed early."""
 
-import io
 import re
-import sys
 
 import pytest
 import typer
 from typer.testing import CliRunner
 
 from specdec_core.cli.main import app
-from specdec_core.cli.terminal import console as module
-from specdec_core.cli.terminal.console import output_console
 
 
 @pytest.fixture
@@ -21,29 +17,6 @@ def specdec(toys, monkeypatch):
         return CliRunner().invoke(app, [str(argument) for argument in arguments], **kwargs)
 
     return run
-
-
-class Terminal(io.StringIO):
-    encoding = "utf-8"
-
-    def isatty(self):
-        return True
-
-
-@pytest.mark.parametrize(
-    ("terminal", "columns", "wide", "width"),
-    [
-        (True, 72, False, 72),
-        (True, 72, True, module._UNLIMITED),
-        (False, None, False, module._UNLIMITED),
-        (False, 72, False, 72),
-    ],
-)
-def test_only_a_terminal_has_a_width(monkeypatch, terminal, columns, wide, width):
-    if columns is not None:
-        monkeypatch.setenv("COLUMNS", str(columns))
-    monkeypatch.setattr(sys, "stdout", Terminal() if terminal else io.StringIO())
-    assert output_console(wide=wide).width == width
 
 
 STUDY = """

@@ -37,10 +37,6 @@ def test_words_keep_the_space_before_them(tokenizer):
     assert speller(tokenizer)(WORDS.index("▁")) == " "
 
 
-def test_without_a_tokenizer_there_are_numbers():
-    assert speller(None)(7) == " 7"
-
-
 def test_a_trace_shows_the_answer_and_neither_source_nor_start(tokenizer, tmp_path):
     from tests.tiny import tiny_model
 

@@ -74,15 +74,6 @@ def test_a_folder_that_cannot_be_moved_into_place_leaves_the_old_one(tmp_path, m
     assert (folder / "config.json").read_text() == "old"
 
 
-def test_a_symlink_is_followed(tmp_path):
-    (tmp_path / "real").write_text("old")
-    (tmp_path / "link").symlink_to("real")
-    with writing_file(tmp_path / "link") as made:
-        made.write_text("new")
-    assert (tmp_path / "link").is_symlink()
-    assert (tmp_path / "real").read_text() == "new"
-
-
 @pytest.mark.parametrize("writing", [writing_file, writing_folder])
 def test_os_errors_become_messages(tmp_path, writing):
     full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -93,13 +84,6 @@ def test_os_errors_become_messages(tmp_path, writing):
     with pytest.raises(ConfigError, match="cannot be written"), writing(tmp_path / "file" / "result"):
         pass
     assert tree(tmp_path) == ["file"]
-
-
-def test_a_new_output_is_allowed(tmp_path):
-    check_output(tmp_path / "new", overwrite=False)
-    check_output(tmp_path / "new" / "deep", overwrite=False, folder_with="config.json")
-    (tmp_path / "empty").mkdir()
-    check_output(tmp_path / "empty", overwrite=False, folder_with="config.json")
 
 
 def test_a_file_is_replaced_only_with_overwrite(tmp_path):
@@ -132,25 +116,3 @@ def test_a_file_does_not_replace_a_folder_nor_a_folder_a_file(tmp_path, overwrit
         check_output(tmp_path, overwrite)
     with pytest.raises(ConfigError, match="file is not a folder"):
         check_output(tmp_path / "file" / "below" / "deep", overwrite)
-
-
-def test_the_current_folder_is_not_replaced(tmp_path, monkeypatch):
-    inner = tmp_path / "model" / "inner"
-    inner.mkdir(parents=True)
-    (tmp_path / "model" / "config.json").write_text("")
-    monkeypatch.chdir(inner)
-    for path in (Path(), Path(".."), tmp_path / "model"):
-        with pytest.raises(ConfigError, match="is the folder you are in, or holds it"):
-            check_output(path, overwrite=True, folder_with="config.json")
-
-
-def test_results_have_the_permissions_of_other_new_files(tmp_path):
-    usual = tmp_path / "usual"
-    usual.touch()
-    with writing_file(tmp_path / "file") as made:
-        made.touch(mode=0o600)
-    with writing_folder(tmp_path / "folder") as made:
-        (made / "inner").touch(mode=0o600)
-    for written in (tmp_path / "file", tmp_path / "folder" / "inner"):
-        assert written.stat().st_mode == usual.stat().st_mode
-    assert sorted(path.name for path in tmp_path.rglob("*")) == ["file", "folder", "inner", "usual"]

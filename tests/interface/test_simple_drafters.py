@@ -45,12 +45,6 @@ def test_ids_are_integers(rows, given):
         Proposal.from_rows(rows)
 
 
-@pytest.mark.parametrize(("rows", "shape"), [([], (0, 0)), ([[], []], (2, 0))])
-def test_rows_may_be_empty(rows, shape):
-    made = Proposal.from_rows(rows)
-    assert (tuple(made.tokens.shape), made.tokens.dtype) == (shape, torch.long)
-
-
 class Several(DeterministicDrafter):
     """Drafts the next numbers, and the tens."""
 
