@@ -58,14 +58,6 @@ class HalfTokens(Following):
         session.gammas = [0.5 * gamma + 0.5 * accepted for gamma, accepted in rows]
 
 
-@caught_by("long_runs")
-class TensorOfGammas(Following):
-    """Answers with a tensor, as the arithmetic left it."""
-
-    def plan(self, session):
-        return torch.tensor(session.gammas)
-
-
 @caught_by("rows_independent")
 class OneGammaForAllRows(Following):
     """All rows follow the slowest one."""
@@ -114,14 +106,6 @@ class ForgetsQuietRows(Confident):
 
 
 @caught_by("long_runs")
-class FailsAtNaN(Confident):
-    """Counts confidences in tenths, and fails where a row has drafted none."""
-
-    def keep_drafting(self, confidence):
-        return [int(10 * value) >= 3 for value in confidence]
-
-
-@caught_by("long_runs")
 class WritesIntoConfidence(Confident):
     """Replaces NaN in the list that it was given."""
 
@@ -154,16 +138,6 @@ class ExpectsABonus(Following):
     def observe(self, session, report):
         super().observe(session, report)
         session.memory = [new[-1] for new in report.outcome.committed]
-
-
-@caught_by("empty_drafts")
-class NeedsRoom(Following):
-    """Spreads its tokens over the room of a row, and divides by zero where that is a single token."""
-
-    def open(self, batch):
-        made = super().open(batch)
-        made.gammas = [1 + int(self.max_gamma > 8 / (room - 1)) for room in batch.room]
-        return made
 
 
 @caught_by("empty_drafts")
@@ -241,28 +215,12 @@ class FallsToZero(Lenient):
 
 
 @caught_by("long_runs")
-class AboveOne(Lenient):
-    """l rises above 1 after accepted drafts."""
-
-    def learn(self, row, value, report):
-        return value * (1.2 if report.outcome.accepted[row] else 0.9)
-
-
-@caught_by("long_runs")
 class NotANumber(Lenient):
     """l is the accepted share of the verified tokens, and some steps verify none."""
 
     def learn(self, row, value, report):
         share = torch.tensor(float(report.outcome.accepted[row])) / report.verified[row]
         return float(share.clamp(0.3, 1.0))
-
-
-@caught_by("long_runs")
-class OneLenience(Lenient):
-    """Answers with one number for the whole batch."""
-
-    def lenience(self, session):
-        return session.values[:1]
 
 
 @caught_by("long_runs")
@@ -274,14 +232,6 @@ class NoPositions(Lenient):
 
     def lenience(self, session):
         return [[1.0, 0.9, 0.8][session.memory or 0 :]] * session.batch.batch_size
-
-
-@caught_by("long_runs")
-class TensorOfPositions(Lenient):
-    """Answers with a tensor `[B, K]`, as the arithmetic left it."""
-
-    def lenience(self, session):
-        return torch.tensor(session.values)[:, None].expand(-1, 2)
 
 
 @caught_by("lossless_as_declared")

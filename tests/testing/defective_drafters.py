@@ -14,7 +14,6 @@ import torch
 
 from specdec_core.interface import LAST_HIDDEN, Dense, DraftSession, PointMass, Proposal
 from tests.testing.healthy import (
-    POSITIONS,
     Branching,
     Cached,
     CachedSession,
@@ -57,15 +56,6 @@ class RawLogits(Sampling):
 
     def hand_back(self, made, logits):
         return replace(made, q=Dense(logits))
-
-
-@caught_by("draft_sampled_from_q")
-class ArgmaxWithSoftmax(Sampling):
-    """Drafts the argmax of q and reports the softmax as q."""
-
-    def hand_back(self, made, logits):
-        probabilities = torch.softmax(logits, dim=-1)
-        return Proposal(probabilities.argmax(dim=-1), made.lengths, Dense(probabilities))
 
 
 @caught_by("draft_sampled_from_q")
@@ -178,14 +168,6 @@ class ReturnsThePrefix(Deterministic):
 
 
 @caught_by("budgets_respected")
-class FixedLength(Deterministic):
-    """Always drafts four tokens, whatever the budget says."""
-
-    def continuation(self, tokens, budget):
-        return super().continuation(tokens, 4)
-
-
-@caught_by("budgets_respected")
 class PadsRows(Deterministic):
     """Every row gets as many tokens as the one with the largest budget."""
 
@@ -208,23 +190,6 @@ class ForgetsTheBatch(Deterministic):
     def propose(self, request):
         made = super().propose(request)
         return replace(made, tokens=made.tokens[0]) if len(request.budget) == 1 else made
-
-
-@caught_by("budgets_respected")
-class PromisesMore(Deterministic):
-    """The lengths are the budgets, though fewer tokens were found."""
-
-    def propose(self, request):
-        made = super().propose(WithBudget(request, budget=tuple(min(n, 1) for n in request.budget)))
-        return replace(made, lengths=request.budget)
-
-
-@caught_by("budgets_respected")
-class ReturnsNothing(Deterministic):
-    """Returns None when it has nothing to propose."""
-
-    def propose(self, request):
-        return super().propose(request) if all(request.budget) else None
 
 
 @caught_by("budgets_respected")
@@ -256,24 +221,6 @@ class DraftsOn(Sampling):
             for prefix, token in zip(prefixes, request.sample(self.all_logits(prefixes)).tolist(), strict=True):
                 prefix.append(token)
         return request.proposal()
-
-
-@caught_by("early_stop")
-class ForksForEachToken(Stateless):
-    """Draws each token with a request of its own, none of which knows that the draft was stopped."""
-
-    def propose(self, request):
-        prefixes, made = [list(row) for row in request.tokens], []
-        for position in range(max(request.budget)):
-            one = request.fork([int(position < budget) for budget in request.budget])
-            for prefix, token in zip(prefixes, one.sample(self.all_logits(prefixes)).tolist(), strict=True):
-                prefix.append(token)
-            made.append(one.proposal())
-        if not made:
-            return request.proposal()
-        parts = [each.q.probabilities for each in made if isinstance(each.q, Dense)]
-        q = Dense(torch.cat(parts, dim=1)) if parts else PointMass()
-        return Proposal(torch.cat([each.tokens for each in made], dim=1), request.budget, q)
 
 
 @caught_by("full_capacity")
@@ -439,21 +386,6 @@ class CatchingUp(CachedSession):
 
 
 @caught_by("rollback")
-class UndoesTwoCommits(Cached):
-    """Can roll back its last two commits only, as with a ring buffer of cache snapshots."""
-
-    def commit(self, session, outcome):
-        super().commit(session, outcome)
-        session.marks = [*getattr(session, "marks", []), list(map(len, session.rows))][-3:]
-
-    def rollback(self, session, lengths):
-        marks = getattr(session, "marks", [])
-        least = marks[0] if len(marks) == 3 else [0] * len(lengths)
-        super().rollback(session, list(map(max, lengths, least)))
-        session.marks = []
-
-
-@caught_by("rollback")
 class LetsEndedRowsGo(Cached):
     """Drops what it has read of a row that ended, which a rollback may bring back."""
 
@@ -461,26 +393,6 @@ class LetsEndedRowsGo(Cached):
         super().keep(row, begin, index, outcome)
         if outcome.finished[index]:
             row[:] = [0] * len(row)
-
-
-class FirstTexts(DraftSession):
-    """Drafts from the tokens of its first request."""
-
-    def __init__(self, drafter):
-        self.drafter, self.texts = drafter, None
-
-    def propose(self, request):
-        self.texts = self.texts or [tuple(row) for row in request.tokens]
-        pairs = zip(self.texts, request.budget, strict=True)
-        return Proposal.from_rows([self.drafter.continuation(text, budget) for text, budget in pairs])
-
-
-@caught_by("accepted")
-class RemembersThePrompt(Deterministic):
-    """Looks up what follows in an index of the prompt, which is never brought up to date."""
-
-    def open(self, session):
-        return FirstTexts(self)
 
 
 # State is shared, or leaks.
@@ -517,15 +429,6 @@ class NeverFrees(Cached):
         return self.sessions[-1]
 
 
-@caught_by("sessions_freed")
-class KeepsSources(Cached):
-    """Keeps something of every source that an encoder has read."""
-
-    def open(self, session):
-        self.read = [*getattr(self, "read", []), *(torch.tensor(source) for source in session.sources or ())]
-        return super().open(session)
-
-
 class ClosesItsCache(CachedSession):
     """Frees what it made at the first request."""
 
@@ -552,24 +455,6 @@ class SaysNothing(Remembers):
     def __init__(self, target):
         super().__init__(target)
         self.remembers = False
-
-
-@caught_by("earlier_sessions_forgotten")
-class LeavesLayersOut(Sampling):
-    """Drafts with half of its layers, and does not put the others back where it returns early."""
-
-    layers = 2
-
-    def propose(self, request):
-        whole, self.layers = self.layers, self.layers // 2
-        if not all(request.budget):
-            return Proposal.empty(len(request.budget))
-        made = super().propose(request)
-        self.layers = whole
-        return made
-
-    def logits(self, prefix):
-        return self.table[(context(prefix) + self.layers) % POSITIONS]
 
 
 @caught_by("reset_forgets")
