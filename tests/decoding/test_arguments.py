@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from specdec_core import Decoder, GenerationSettings, SamplingSettings, TraceObserver
-from specdec_core.interface import AcceptanceRule, ConfigError, PluginError, RuleConfig
+from specdec_core.interface import AcceptanceRule, ConfigError, RuleConfig
 from specdec_core.interface.errors import ArgumentError
 from specdec_core.models import wrap_model
 from specdec_core.testing.harness.toys import Gamma
@@ -36,11 +36,6 @@ def test_a_drafter_may_be_named(target, drafter):
     result = decoder.generate(PROMPT, SHORT)
     assert result.metrics.drafted > 0
     assert result.tokens == Decoder(target, temperature=0).generate(PROMPT, SHORT).tokens
-
-
-def test_the_settings_of_a_named_drafter_reach_it(target):
-    decoder = Decoder(target, {"name": "prompt-copy", "min_match": 1, "max_match": 7}, gamma=2)
-    assert (decoder.drafter.config.min_match, decoder.drafter.config.max_match) == (1, 7)
 
 
 @pytest.mark.parametrize(
@@ -142,11 +137,6 @@ def test_an_argument_that_is_not_taken_is_a_type_error(target, arguments, said):
     assert "\n" not in str(caught.value)
 
 
-def test_a_named_drafter_whose_needs_are_not_met_is_refused(target):
-    with pytest.raises(PluginError, match=r"builtin:t5-drafter has an encoder, .* but the target has none"):
-        Decoder(target, {"name": "transformer", "model": "builtin:t5-drafter"}, gamma=2)
-
-
 def test_sampling_keywords_replace_the_fields_of_the_settings(target):
     def decoded(*args, **given):
         return Decoder(target, *args, **given).generate(PROMPT, SHORT).tokens
@@ -183,15 +173,8 @@ def test_an_unknown_setting_of_a_generation_is_a_type_error(target, call, argume
 
 @pytest.mark.parametrize(
     "prompt",
-    [
-        PROMPT,
-        tuple(PROMPT),
-        torch.tensor(PROMPT),
-        np.array(PROMPT),
-        torch.tensor([PROMPT]),
-        [torch.tensor(PROMPT)],
-    ],
-    ids=["list", "tuple", "tensor", "array", "batch of one", "list of a tensor"],
+    [PROMPT, torch.tensor(PROMPT), np.array(PROMPT), [torch.tensor(PROMPT)]],
+    ids=lambda one: type(one).__name__,
 )
 def test_a_single_prompt_is_one_sequence(target, prompt):
     result = Decoder(target).generate(prompt, SHORT)
@@ -200,11 +183,7 @@ def test_a_single_prompt_is_one_sequence(target, prompt):
     assert result.tokens == Decoder(target).generate([PROMPT], SHORT).tokens
 
 
-@pytest.mark.parametrize(
-    "prompts",
-    [[[3, 4], [5, 6]], ([3, 4], (5, 6)), torch.tensor([[3, 4], [5, 6]]), [torch.tensor([3, 4]), [5, 6]]],
-    ids=["lists", "tuples", "tensor", "mixed"],
-)
+@pytest.mark.parametrize("prompts", [([3, 4], (5, 6)), torch.tensor([[3, 4], [5, 6]])], ids=["tuple", "tensor"])
 def test_several_prompts_are_a_batch(target, prompts):
     result = Decoder(target).generate(prompts, SHORT)
     assert [one.prompt for one in result] == [(3, 4), (5, 6)]

@@ -15,7 +15,6 @@ from specdec_core.decoding.validation import (
     BAD_ID,
     BAD_SUM,
     BAD_TOKEN,
-    drawn,
     validate,
     worst,
 )
@@ -90,13 +89,6 @@ def test_candidates_are_sampled_like_the_same_weights_as_logits(name):
     assert isinstance(one.q, Sparse) == name.startswith("temperature ") & ("top" not in name)
 
 
-def test_with_top_k_candidates_give_the_tokens_of_the_same_weights_as_logits():
-    short, long = (recorder(SETTINGS["top-k"], (4, 4, 4)) for _ in range(2))
-    for rows in ROWS:
-        assert short.sample_candidates(rows) == long.sample(logits_of(rows)).tolist()
-    assert isinstance(short.proposal().q, Dense)
-
-
 @pytest.mark.parametrize("name", ["temperature 1", "temperature 0.6"])
 def test_tokens_are_drawn_from_the_recorded_q(name):
     rows = ROWS[0][:1]
@@ -142,14 +134,6 @@ def test_each_row_uses_as_many_random_numbers_as_its_budget():
     )
 
 
-def test_a_row_does_not_depend_on_its_neighbors():
-    three, one = recorder(), recorder(budget=(2,), seeds=(2,))
-    for rows in ROWS[:2]:
-        three.sample_candidates(rows)
-        one.sample_candidates(rows[1:2])
-    assert three.proposal().tokens[1, :2].tolist() == one.proposal().tokens[0].tolist()
-
-
 @pytest.mark.parametrize("name", ["temperature 1", "argmax"])
 def test_tokens_drawn_in_several_ways_have_one_form_of_q(name):
     made = recorder(SETTINGS[name], (4, 4, 4))
@@ -183,47 +167,6 @@ def test_q_is_dense_where_that_is_smaller(count, form):
     assert isinstance(proposal.q, form)
     expected = torch.softmax(logits_of(rows), dim=1)
     torch.testing.assert_close(dense(proposal.q, proposal.tokens, V)[:, 0], expected, rtol=1e-5, atol=1e-7)
-
-
-def test_a_ragged_draft_from_candidates_is_padded():
-    made = recorder(budget=(2, 1), seeds=(1, 2))
-    rows = [Candidates(np.array(ids), np.zeros(len(ids), np.float32)) for ids in ([7], [3, 9, 40, 49])]
-    made.sample_candidates(rows)
-    made.sample_candidates([ROWS[1][0], None])
-    checked = [drawn(made.proposal(), (2, 1), CPU, None), validate(made.proposal(), (2, 1), V, CPU)]
-    assert checked[0][1] is None
-    assert checked[1][1] is None
-    proposal = checked[0][0]
-    assert isinstance(proposal.q, Sparse)
-    expected = [torch.softmax(logits_of(r), dim=1) for r in (rows, ROWS[1][:1])]
-    q = written_out(proposal)[1]
-    torch.testing.assert_close(q[:, 0], expected[0], rtol=1e-5, atol=1e-7)
-    torch.testing.assert_close(q[:1, 1], expected[1], rtol=1e-5, atol=1e-7)
-    torch.testing.assert_close(
-        density(proposal.q, proposal.tokens)[:, 0], q[:, 0].gather(1, proposal.tokens[:, :1])[:, 0]
-    )
-
-
-def test_candidates_that_a_constraint_excludes_give_way_to_an_allowed_token():
-    class OnlyEven:
-        """Allows even tokens."""
-
-        def legal(self, prefixes, device):
-            return (torch.arange(V) % 2 == 0).expand(len(prefixes), V).clone()
-
-    to_probs = LogitsToProbs(SamplingSettings()).for_batch((), OnlyEven(), drafts=True)
-    made = DraftRecorder(to_probs, RowGenerators((1, 2)), 2, V, GAMMA, "cpu")
-    made.start([[1], [2]], (1, 1))
-    rows = [Candidates(np.array(ids), np.zeros(len(ids), np.float32)) for ids in ([7, 9], [3, 8])]
-    tokens = made.sample_candidates(rows)
-    q = made.proposal().q.probabilities[:, 0]
-    assert tokens[0] % 2 == 0
-    torch.testing.assert_close(q[0, ::2], torch.full((V // 2,), 2 / V))
-    assert tokens[1] == 8
-    torch.testing.assert_close(q[1, 8], torch.tensor(1.0))
-    assert q[:, 1::2].sum() == 0
-    odd = torch.where(torch.arange(V) % 2 == 0, -torch.inf, 0.0)[None]
-    torch.testing.assert_close(to_probs(odd, [[1]]), odd.softmax(1), msg="where nothing legal is left, all is")
 
 
 def test_the_confidence_is_q_of_the_drafted_token():
@@ -289,18 +232,6 @@ def test_a_fork_has_a_record_and_a_budget_of_its_own(name):
         torch.testing.assert_close(q[:, 1], torch.softmax(logits_of(ROWS[3]), dim=1), rtol=1e-5, atol=1e-7)
 
 
-def test_a_fork_standardizes_with_the_prefixes_of_its_rows():
-    settings = SETTINGS["repetition penalty"]
-    whole, fork = recorder(settings), recorder(settings).fork((4, 2, 3))
-    for made in (whole, fork):
-        made.sample(logits_of(ROWS[0]))
-        made.sample(logits_of(ROWS[1]))
-    torch.testing.assert_close(written_out(fork.proposal())[1], written_out(whole.proposal())[1])
-    plain = recorder()
-    plain.sample(logits_of(ROWS[0]))
-    assert not torch.allclose(written_out(plain.proposal())[1][:, 0], written_out(whole.proposal())[1][:, 0])
-
-
 def test_forks_draw_with_numbers_of_their_own():
     uniform = torch.full((1, V), 1 / V)
     streams = RowGenerators((7,))
@@ -356,17 +287,6 @@ def test_a_shortened_proposal_is_trusted_and_a_replaced_one_is_checked():
     assert not made.made(replace(proposal, tokens=proposal.tokens.flip(1)))
 
 
-def test_a_proposal_that_is_taken_before_the_last_draw_is_checked_and_kept():
-    made = recorder(budget=(2, 2, 2))
-    made.sample(logits_of(ROWS[0]))
-    first = made.proposal()
-    made.sample(logits_of(ROWS[1]))
-    assert made.made(first)
-    checked, fault = drawn(first, (2, 2, 2), CPU, None)
-    assert checked.lengths == (1, 1, 1)
-    assert fault is None
-
-
 @pytest.mark.parametrize("rows", [[[V], [0], [0]], [[-1], [0], [0]], [[0]], [[0]] * 4])
 def test_tokens_of_an_inner_loop_are_ids_of_the_vocabulary(rows):
     with pytest.raises(PluginError, match=f"expected 3 rows of token ids from 0 to {V - 1}"):
@@ -383,16 +303,6 @@ def test_q_of_another_ones_inner_loop_is_checked():
     made = recorder()
     made.extend([[1], [2], [3]], torch.full((3, 1, V), 0.5))
     assert not made.made(made.proposal())
-
-
-def test_a_fork_asks_the_same_controller():
-    made = recorder(
-        budget=(2, 2), seeds=(1, 2), keep_drafting=lambda confidence: [value > 1 for value in confidence]
-    )
-    fork = made.fork((2, 1))
-    fork.sample_candidates(ROWS[0][:2])
-    assert not fork.wants_more()
-    assert made.wants_more()
 
 
 @pytest.mark.parametrize("budget", [(5, 2, 3), (4, 2), (4, -1, 3)])
@@ -450,14 +360,6 @@ def test_tokens_of_an_inner_loop_are_taken_up_to_the_budget():
     assert made.made(proposal)
     made.start([[1]] * 3, (1, 1, 1))
     assert made.proposal().tokens.shape == (3, 0)
-
-
-def test_greedy_tokens_of_an_inner_loop_have_a_point_mass():
-    made = recorder(SETTINGS["argmax"])
-    assert made.extend([(5, 6), (7, 8), (9,)], None) == [True, False, True]
-    proposal = made.proposal()
-    assert isinstance(proposal.q, PointMass)
-    assert proposal.lengths == (2, 2, 1)
 
 
 def test_the_controller_stops_a_row_within_the_tokens_of_an_inner_loop():
@@ -527,13 +429,6 @@ def test_a_valid_sparse_q_passes_validation():
 )
 def test_an_invalid_sparse_q_is_detected(change, code):
     assert worst(judged(sparse(change))[1].tolist(), (2,)) == code
-
-
-def test_values_beyond_the_draft_are_not_validated():
-    def poison(ids, probabilities):
-        ids[0, 1], probabilities[0, 1] = 99, float("nan")
-
-    assert judged(sparse(poison), lengths=(1,))[1] is None
 
 
 @pytest.mark.parametrize(

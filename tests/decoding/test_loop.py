@@ -12,7 +12,6 @@ from specdec_core.decoding.decoder import Decoder
 from specdec_core.decoding.observers import Observer, TraceObserver, stream_text
 from specdec_core.decoding.rows import StopRule
 from specdec_core.interface import ConfigError
-from specdec_core.interface.errors import ArgumentError, PromptError
 from specdec_core.interface.settings import GenerationSettings, SamplingSettings
 from specdec_core.models import load_vocabulary, wrap_model
 from specdec_core.sampling.generators import RowGenerators, row_seed
@@ -180,14 +179,6 @@ def test_streamed_text_is_the_text_of_all_tokens(model, size):
     assert "".join(map(tokenizer.decode, tokens)) != "".join(pieces), "one by one, some characters are lost"
     assert len(pieces) > 5
     assert "日本 🙂" in "".join(pieces)
-
-
-def test_a_stream_refuses_wrong_arguments_at_the_call(target):
-    decoder = Decoder(target, temperature=0)
-    with pytest.raises(ArgumentError):
-        decoder.stream([1, 2], max_tokens=3)
-    with pytest.raises(PromptError):
-        decoder.stream([])
 
 
 def test_leaving_a_stream_early_closes_the_drafters_session(target):

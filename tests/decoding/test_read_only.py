@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-
 import numpy as np
 import pytest
 import torch
@@ -79,14 +77,6 @@ def test_a_view_reads_like_the_list_and_grows_with_it():
     assert torch.tensor([view, view]).tolist() == np.array([view, view]).tolist() == [tokens, tokens]
     view += [9]  # as with a tuple, a new list
     assert tokens == [3, 1, 2, 3]
-
-
-@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy])
-def test_a_copy_of_a_view_is_a_list_that_may_be_changed(copied):
-    tokens = [3, 1]
-    own = copied(TokenView(tokens))
-    own.append(2)
-    assert (own, tokens) == ([3, 1, 2], [3, 1])
 
 
 @pytest.mark.parametrize(

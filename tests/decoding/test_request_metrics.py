@@ -42,13 +42,6 @@ def test_drafts_of_different_lengths_are_told_apart():
     assert metrics.acceptance_histogram_by_draft_length == {"1": [1, 1], "4": [0, 0, 1, 0, 0]}
 
 
-def test_a_request_without_a_draft_has_a_histogram_of_zeros():
-    plain = RequestMetrics(2, 5).to_plain(detailed=True)
-    assert (plain["mean_acceptance_length"], plain["draft_acceptance_rate"]) == (1, 0)
-    assert plain["acceptance_histogram"] == [0, 0, 0]
-    assert plain["per_step_drafted"] == plain["per_step_accepted"] == []
-
-
 @pytest.mark.parametrize("gamma", [Gamma(3, 0, 2), Gamma(3, tree=TokenTree((-1, -1, 0)))], ids=["lines", "trees"])
 def test_each_row_of_a_batch_has_its_own_counts(target, gamma):
     trace = TraceObserver()
@@ -82,11 +75,6 @@ def test_a_request_takes_until_its_last_token(target):
     )
     assert len(result[0].tokens) == 1 < len(result[1].tokens)
     assert 0 < result[0].seconds < result[1].seconds <= result.metrics.seconds
-
-
-def test_without_a_drafter_every_token_is_a_step(target):
-    (one,) = Decoder(target).generate([1], max_new_tokens=6)
-    assert one.metrics == RequestMetrics(0, 6, rejected=0)
 
 
 def test_beams_share_a_draft_and_have_no_counts(target):

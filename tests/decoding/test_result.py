@@ -63,13 +63,6 @@ def test_the_text_of_several_is_refused(plain, name):
 def test_a_result_prints_its_text_and_metrics(plain, spelled):
     result = Decoder(spelled, "prompt-lookup", gamma=4, temperature=0).generate("import os\n", max_new_tokens=8)
     assert str(result) == f"{result.text}\n\n{result.metrics}"
-    assert re.fullmatch(
-        r"8 tokens in \d target forward passes \(block efficiency \d\.\d\d\), acceptance rate \d\.\d\d, "
-        r"[\d.]+ tokens/s",
-        str(result.metrics),
-    )
-    assert repr(result) == f"<BatchResult: 1 sequence, {result.metrics}>"
-    assert repr(result[0]) == f"<Generation: 8 tokens, text={result.text!r}, finish_reason='length'>"
     several = Decoder(plain).generate([[3], [4]], max_new_tokens=2, ignore_eos=True)
     assert str(several).startswith(f"[0] {several[0].tokens[0]} {several[0].tokens[1]}\n[1] ")
     assert "acceptance rate" not in str(several)
