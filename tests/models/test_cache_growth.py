@@ -6,7 +6,6 @@ import torch
 from specdec_core.decoding.decoder import Decoder
 from specdec_core.models import ModelSession, load_model, wrap_model
 from specdec_core.models.run import cache
-from specdec_core.models.run.cache import SlotCache
 from tests.tiny import tiny_model
 
 TREE = {"name": "tree", "widths": [2, 1, 1]}
@@ -75,9 +74,3 @@ def test_stale_slots_of_a_larger_buffer_are_not_read(monkeypatch):
     grown.rollback([3, 2])
     plain.forward([[1, 2, 3], [4, 7]])
     assert torch.allclose(grown.forward([[9], [10]]), plain.forward([[9], [10]]), atol=1e-5)
-
-
-def test_a_fixed_cache_holds_its_maximum_at_once():
-    assert SlotCache(1, 5000, fixed=True).capacity == 5000
-    assert SlotCache(1, 5000).capacity == cache.CHUNK
-    assert SlotCache(1, 50).capacity == 50

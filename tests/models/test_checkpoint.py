@@ -59,7 +59,7 @@ def said():
     logger.removeHandler(handler)
 
 
-@pytest.mark.parametrize("family", ["gpt2", "llama", "t5", "bart"])
+@pytest.mark.parametrize("family", ["gpt2", "t5"])
 def test_missing_weights_are_an_error_that_names_the_first_and_counts_the_rest(tmp_path, family, said):
     folder = Folder(tmp_path, family)
     names = sorted(name for name in folder.tensors if any(part in name for part in (".h.", "layers.", "block.")))
@@ -111,7 +111,7 @@ def test_a_complete_checkpoint_gives_its_weights(tmp_path, family):
         torch.testing.assert_close(loaded[name], weight)
 
 
-@pytest.mark.parametrize("family", ["Marian", "Pegasus", "M2M100", "MBart"])
+@pytest.mark.parametrize("family", ["Marian", "M2M100"])
 def test_what_a_family_computes_by_itself_is_not_missing(tmp_path, family):
     ids = {"vocab_size": 40, "bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 0}
     sizes = {"d_model": 32, "decoder_start_token_id": 2, "max_position_embeddings": 64, **BOTH_SIDES}
@@ -133,21 +133,6 @@ def test_an_index_of_pickles_is_refused_before_they_are_read(folder, shard, monk
     folder.index(shard)
     monkeypatch.setattr(torch, "load", lambda *_, **__: pytest.fail("a pickle was read"))
     with pytest.raises(ModelError, match=rf"{INDEX} names the weight file '{shard}'. .*safetensors only"):
-        load_model(folder.folder)
-
-
-def test_a_config_that_names_other_files_is_refused(folder, monkeypatch):
-    monkeypatch.setattr(torch, "load", lambda *_, **__: pytest.fail("a pickle was read"))
-    torch.save(folder.model.state_dict(), folder.folder / "adapter_model.bin")
-    folder.configure(transformers_weights="adapter_model.bin")
-    with pytest.raises(ModelError, match=r"config\.json names the weight file"):
-        load_model(folder.folder)
-
-
-def test_an_index_that_the_config_names_is_checked_too(folder):
-    folder.index("pytorch_model.bin", "other.safetensors.index.json")
-    folder.configure(transformers_weights="other.safetensors.index.json")
-    with pytest.raises(ModelError, match=r"other\.safetensors\.index\.json names the weight file"):
         load_model(folder.folder)
 
 
@@ -192,9 +177,3 @@ def test_a_folder_with_code_is_refused_without_a_question(folder, load, what, mo
     (folder.folder / "own.py").write_text("raise SystemExit('code was run')")
     with pytest.raises(ModelError, match="contains custom code"):
         load(folder.folder)
-
-
-def test_ids_that_end_a_text_are_integers(folder):
-    (folder.folder / "generation_config.json").write_text('{"eos_token_id": [1, "x"]}')
-    with pytest.raises(ModelError, match=r"eos_token_id .*must be a token id or a list of them; given"):
-        load_model(folder.folder)

@@ -66,22 +66,6 @@ def test_static_passes_equal_eager_ones(kind, family, rows):
     assert all(seen)
 
 
-@pytest.mark.slow
-def test_a_pass_over_one_token_is_traced_separately_or_padded():
-    """Without packed weights, a pass over one token is traced separately; a packed one is padded to two tokens."""
-    for loaded, codes in ((wrap_model(tiny_model("llama")), 2), (pack(wrap_model(tiny_model("llama"))), 1)):
-        made = []
-
-        def compiler(graph, fakes, *, frozen, made=made):
-            made.append(isinstance(fakes[0].shape[1], int))
-            return graph
-
-        model = replace(loaded, passes=InductorPasses(loaded, TOLERANCE, compiler))
-        prove(model)
-        assert not model.passes.failed
-        assert sorted(made) == [False, True][:codes]
-
-
 @pytest.mark.parametrize("kind", some(["fixed", "symbolic"], 1))
 def test_texts_that_grow_and_drafts_of_any_width(kind, monkeypatch):
     """Graphs are captured for some widths and lengths, and all others run padded."""

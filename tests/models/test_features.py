@@ -36,13 +36,6 @@ def test_nothing_is_captured_after_an_error():
     assert seen == []
 
 
-def test_embeddings_that_are_offloaded_are_refused():
-    model = tiny_model("llama")
-    model.get_input_embeddings().to("meta")
-    with pytest.raises(ModelError, match="the input embedding of this target is offloaded"):
-        assert features_of(model).input_embeddings.is_meta
-
-
 def test_the_fingerprint_depends_on_the_weights():
     model = tiny_model("llama")
     digest = features_of(model).fingerprint()

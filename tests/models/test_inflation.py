@@ -124,18 +124,6 @@ def test_heads_trained_on_a_model_fit_the_inflated_one():
     assert (larger.start_id, larger.encoder_decoder) == (loaded.start_id, True)
 
 
-def test_weights_keep_the_number_formats_of_the_models_own():
-    """T5 keeps what leaves its feed-forward parts in float32 when the rest is in half precision."""
-    model = tiny_model("t5").to(torch.bfloat16)
-    for stack in (model.encoder, model.decoder):
-        for block in stack.block:
-            block.layer[-1].DenseReluDense.wo.float()
-    larger = inflate(wrap_model(model), layers=1)
-    assert torch.equal(logits_of(larger.model), logits_of(model))
-    feed_forward = larger.model.decoder.block[-1].layer[-1].DenseReluDense
-    assert (feed_forward.wi.weight.dtype, feed_forward.wo.weight.dtype) == (torch.bfloat16, torch.float32)
-
-
 def test_unsupported_shapes_are_an_error():
     with pytest.raises(ModelError, match="GPT2LMHeadModel cannot be inflated"):
         inflate(wrap_model(tiny_model("gpt2")), layers=1)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -43,17 +42,6 @@ def test_a_tokenizer_without_files_is_one_if_its_kind_needs_none(tmp_path, kind,
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": kind}))
     tokenizer, _ = load_vocabulary(tmp_path)
     assert ids == (tokenizer and tokenizer("a")["input_ids"])
-
-
-def test_the_vocabulary_of_a_tokenizer_may_have_any_name(tmp_path, monkeypatch):
-    """As in mBART-50 and XGLM, which transformers reads with a package of its own."""
-    tiny_model("t5").save_pretrained(tmp_path)
-    (tmp_path / "tokenizer_config.json").write_text("{}")
-    (tmp_path / "sentencepiece.bpe.model").touch()
-    files = {"vocab_file": "sentencepiece.bpe.model"}
-    read = SimpleNamespace(vocab_files_names=files)
-    monkeypatch.setattr("specdec_core.models.load.locate.AutoTokenizer.from_pretrained", lambda *_, **__: read)
-    assert load_vocabulary(tmp_path)[0] is read
 
 
 @pytest.mark.parametrize("family", MULTIMODAL)
@@ -156,7 +144,7 @@ def test_buffers_are_allocated_once_and_written_in_place(family):
     assert session.lengths == [21]
 
 
-@pytest.mark.parametrize("family", ["llama", "gemma3", "gpt2", "qwen3", "mistral"])
+@pytest.mark.parametrize("family", ["llama", "gpt2"])
 def test_only_verified_logits_are_computed(family, monkeypatch):
     model = tiny_model(family)
     rows = []

@@ -137,12 +137,6 @@ def test_settings_that_contradict_each_other_are_refused(settings, message):
             load_model("llama", **settings)
 
 
-def test_device_maps_need_accelerate(folder, absent):
-    absent("accelerate")
-    with pytest.raises(ModelError, match=r"device_map needs the package accelerate.*'specdec-core\[accelerate\]'"):
-        load_model("llama", folder=folder, device_map="auto")
-
-
 def test_a_device_map_and_offloaded_weights_decode_like_generate(folder, tmp_path):
     pytest.importorskip("accelerate")
     assert greedy(load_model("llama", folder=folder, device_map="auto")) == greedy(
@@ -325,12 +319,8 @@ def test_a_peft_model_in_memory_is_unwrapped_if_its_adapter_is_of_the_weights():
 
 def test_adapters_need_peft_and_are_no_models(folder, tmp_path, absent, monkeypatch):
     absent("peft")
-    with monkeypatch.context() as patch:
-        patch.setattr(
-            "specdec_core.models.load.loading.AutoModelForCausalLM", None
-        )  # it is said before the model is loaded
-        with pytest.raises(ModelError, match="needs the package peft"):
-            load_model("llama", folder=folder, adapter="lora")
+    # It is said before the model is loaded.
+    monkeypatch.setattr("specdec_core.models.load.loading.AutoModelForCausalLM", None)
     with pytest.raises(ModelError, match=r"an adapter needs the package peft.*'specdec-core\[peft\]'"):
         load_model("llama", folder=folder, adapter="lora")
     (tmp_path / "adapter_config.json").write_text('{"base_model_name_or_path": "owner/base"}')

@@ -135,30 +135,9 @@ class TestAuto:
         assert is_packed(load_model(tmp_path)) == packed
 
 
-def test_a_tiny_model_is_not_packed(tmp_path):
-    tiny_model("llama").save_pretrained(tmp_path)
-    assert not is_packed(load_model(tmp_path))
-
-
-def test_it_works_under_autocast():
-    loaded = wrap_model(tiny_model("llama", sharpness=1.0))
-    with torch.autocast("cpu", torch.bfloat16):
-        torch.testing.assert_close(
-            logits_of(pack(loaded).model).float(), logits_of(loaded.model).float(), atol=0.1, rtol=0.1
-        )
-
-
 def test_it_refuses_to_be_trained():
     with pytest.raises(ModelError, match=r"Load the model with `packed: false`"):
         pack(wrap_model(tiny_model("llama"))).model.train()
-
-
-def test_other_dtypes_are_an_error():
-    half = wrap_model(tiny_model("llama").to(torch.float16))
-    with pytest.raises(
-        ModelError, match=r"in float32 or bfloat16; these are on cpu, in float16\. Remove `packed`"
-    ):
-        pack(half)
 
 
 def shares(loaded):

@@ -10,7 +10,6 @@ from specdec_core.decoding.decoder import Decoder
 from specdec_core.interface import ModelError
 from specdec_core.interface.settings import GenerationSettings, SamplingSettings, TargetConfig
 from specdec_core.models import inflate, load_as_set, load_model, pack, quantize, wrap_model
-from specdec_core.models.fast.integer_products import Int8Product
 from specdec_core.models.fast.packed_linear import PackedLinear
 from specdec_core.models.fast.packing import describe_hardware, pack_as_set
 from specdec_core.offline.record.recorded_target import fingerprint_weights
@@ -50,13 +49,6 @@ def test_a_study_rounds_with_a_setting():
     tokens = [[5, 6, 7, 8, 9, 10]]
     p, q = (logits_of(each.model, tokens).softmax(-1) for each in (plain, target))
     assert 0.9 < torch.minimum(p, q).sum(-1).mean() < 1 - 1e-6
-
-
-def test_an_inflated_target_is_rounded_as_a_whole():
-    target = load_as_set(TargetConfig(model="builtin:target", packed="int8", inflate={"layers": 1, "width": 512}))
-    layers = [layer for layer in target.model.modules() if isinstance(layer, PackedLinear)]
-    assert len(layers) == 13 * 7 + 1
-    assert all(isinstance(layer.product, Int8Product) for layer in layers)
 
 
 def test_a_record_of_the_original_is_not_one_of_the_rounded_target():

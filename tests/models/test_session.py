@@ -173,29 +173,3 @@ def test_a_decoder_with_unknown_positions_gets_one_forward_pass_per_row(family, 
         asked, method = model.get_decoder().embed_positions, "forward"
     monkeypatch.setattr(type(asked), method, lambda self, query_length, key_length, cache_position: None)
     assert not wrap_model(model).family.ragged
-
-
-def test_an_offloaded_position_bias_is_computed_on_the_tokens_device():
-    """Offloading keeps weights on "meta" and brings them when the module is called."""
-    model = tiny_model("t5")
-    expected = []
-    for offloaded in (False, True):
-        layer = model.decoder.block[0].layer[0].SelfAttention
-        if offloaded:
-            bring_back(layer.relative_attention_bias)
-        session = ModelSession(wrap_model(model), 2, 16, SOURCES[:2])
-        session.forward([[0, 5, 6], [0, 7, 8]])
-        session.rollback([3, 2])
-        expected.append(session.forward([[9], [9]]))
-    torch.testing.assert_close(*expected)
-
-
-def bring_back(embedding):
-    """Keep an embedding's weight on "meta" except while it is called."""
-    weight, forward = embedding.weight, embedding.forward
-    embedding.weight = torch.nn.Parameter(weight.detach().to("meta"), requires_grad=False)
-
-    def called(tokens):
-        return torch.nn.functional.embedding(tokens, weight)
-
-    embedding.forward = functools.update_wrapper(called, forward)

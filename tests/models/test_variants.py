@@ -77,12 +77,6 @@ def test_layers_and_head_are_shared_packed_or_not():
     assert isinstance(exit_.model.model.layers[0].mlp.up_proj, PackedLinear)
 
 
-def test_kinds_of_attention_are_those_of_the_layers_that_are_left():
-    loaded = wrap_model(tiny_model("gemma3"))
-    assert loaded.family.layer_types == {"sliding_attention", "full_attention"}
-    assert first_layers(loaded, 1).family.layer_types == {"sliding_attention"}
-
-
 def test_layers_that_need_the_others_are_refused():
     sizes = {"hidden_size_per_layer_input": 8, "vocab_size_per_layer_input": 40, "head_dim": 8}
     loaded = wrap_model(random_model(transformers.Gemma4TextConfig(**{**SIZES, **IDS, **sizes})))
