@@ -5,15 +5,19 @@ import sys
 
 MODULES = [
     "specdec_core",
-    "specdec_core.interface",
+    "specdec_core.interface.files",
     "specdec_core.registry",
+    "specdec_core.models.load.model_requirements",
+    "specdec_drafters.plugin",
+    "specdec_plugins.plugin",
+    "specdec_models.plugin",
     "specdec_core.cli.main",
     "specdec_core.study",
     "specdec_core.costs",
     "specdec_core.theory",
     "specdec_core.offline.record.store",
 ]
-"""They may import numpy, but no library for models, figures or scores."""
+"""They may import numpy, but no library for models, figures, scores or tests."""
 
 CODE = """
 import importlib, sys
@@ -50,7 +54,7 @@ for code, lines in commands.items():
         check(f"specdec {{line}}", "torch", "transformers", "numpy")
 for name in {modules}:
     importlib.import_module(name)
-    check(name, "torch", "transformers", "matplotlib", "sacrebleu", "rouge_score", "scipy")
+    check(name, "torch", "transformers", "matplotlib", "sacrebleu", "rouge_score", "scipy", "pytest")
 texts = list(sys.modules["specdec_core.offline.record.store"].read_record("builtin:code").parts[0])
 check(f"reading {{len(texts)}} recorded texts", "torch", "transformers")
 """

@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import importlib.util
-from pathlib import Path
-
 import pytest
 
 from specdec_core import Decoder, load_model
+from tests.docs.pages import ROOT, load
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "algorithm1.py"
 PROMPTS = ["import os\n\ndef read", "class Stack:\n    def", "for x in"]
 
 
 @pytest.fixture(scope="module")
 def algorithm1():
-    spec = importlib.util.spec_from_file_location("algorithm1", EXAMPLE)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load(ROOT / "examples" / "algorithm1.py")
 
 
 @pytest.fixture(scope="module")
