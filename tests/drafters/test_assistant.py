@@ -147,7 +147,7 @@ def test_drafts_leave_the_distribution_as_it_is(small):
 
 
 CHECKS = ("hidden_states_declared", "rollback", "rows_independent", "draft_sampled_from_q")
-SLOW = ("target_unchanged", "inside_hierarchy", "replay_equals_live", "many_steps", "full_capacity")
+SLOW = ("inputs_unchanged", "inside_hierarchy", "replay_equals_live", "many_steps", "full_capacity")
 
 
 @pytest.mark.parametrize("check", [*CHECKS, *(pytest.param(check, marks=pytest.mark.slow) for check in SLOW)])

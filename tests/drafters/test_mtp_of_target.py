@@ -150,7 +150,7 @@ def test_drafts_leave_the_distribution_as_it_is(small):
     assert lossless.doubled_p_value(decoder, expected, 1600) > 1e-4
 
 
-CHECKS = ("hidden_states_declared", "rollback", "rows_independent", "draft_sampled_from_q", "target_unchanged")
+CHECKS = ("hidden_states_declared", "rollback", "rows_independent", "draft_sampled_from_q", "inputs_unchanged")
 
 
 @pytest.mark.parametrize("check", CHECKS)

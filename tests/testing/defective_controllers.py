@@ -88,7 +88,7 @@ class RemembersTheFirstBatch(Following):
         return [1] * self.rows
 
 
-@caught_by("settings_unchanged")
+@caught_by("global_state_unchanged")
 class ReplacesItsSettings(Following):
     """Replaces its own config when it learns, as `num_assistant_tokens` of transformers does."""
 
@@ -153,7 +153,7 @@ class CountsOnBeingAsked(Following):
         session.memory = None
 
 
-@caught_by("max_gamma_constant")
+@caught_by("long_runs")
 class MovingMaximum(Following):
     """`max_gamma` is what it would ask for now."""
 
@@ -318,7 +318,7 @@ class DrawsLenience(Lenient):
         return [1 - random.random() / 2 for _ in session.values]
 
 
-@caught_by("settings_unchanged")
+@caught_by("global_state_unchanged")
 class DeclaresItselfLossless(Lenient):
     """Declares itself lossless from its second batch on."""
 

@@ -307,7 +307,7 @@ class CountsWhatCame(Cached):
         row[begin + own :] = new[own:]
 
 
-@caught_by("joins_later")
+@caught_by("many_steps")
 class NeedsAFirstDraft(Cached):
     """Makes its cache at the first request, and fails where a step was committed before."""
 
@@ -632,7 +632,7 @@ class WritesIntoHiddenStates(Hidden):
             return hidden.div_(2)
 
 
-@caught_by("target_unchanged")
+@caught_by("inputs_unchanged")
 class WritesBackGamma(Deterministic):
     """Writes how many tokens it drafted last into its own settings, as transformers does."""
 
@@ -642,7 +642,7 @@ class WritesBackGamma(Deterministic):
         return made
 
 
-@caught_by("target_unchanged")
+@caught_by("inputs_unchanged")
 class PrunesTheHead(Sampling):
     """Zeroes rows of the target's output embedding that it does not draft."""
 
@@ -652,7 +652,7 @@ class PrunesTheHead(Sampling):
         return super().open(session)
 
 
-@caught_by("target_unchanged")
+@caught_by("inputs_unchanged")
 class ScalesTheEmbeddings(Sampling):
     """Scales the embeddings that it is given, of which all drafters of a target have the same copy."""
 
@@ -661,7 +661,7 @@ class ScalesTheEmbeddings(Sampling):
         return super().open(session)
 
 
-@caught_by("target_unchanged")
+@caught_by("inputs_unchanged")
 class SetsAPadToken(Sampling):
     """Gives the target's tokenizer a padding token, and has it pad on the left."""
 

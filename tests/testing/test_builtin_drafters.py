@@ -82,7 +82,7 @@ OTHERS = {
         "long_drafts",
         "full_capacity",
         "early_stop",
-        "target_unchanged",
+        "inputs_unchanged",
     ),
     *("others_drafts", "budgets_respected"),
 }

@@ -7,8 +7,10 @@ import torch
 
 from specdec_core.decoding import answer
 from specdec_core.interface import DrafterConfig
+from specdec_core.interface.settings import SamplingSettings
 from specdec_core.testing import DrafterKit, GammaKit, LenienceKit
 from specdec_core.testing.checks import controllers
+from specdec_core.testing.harness.tiny_target import tiny_target
 from tests.conformance import failure_of, failures, kit_of, names_of
 from tests.testing import defective_controllers, defective_drafters, healthy
 
@@ -104,10 +106,8 @@ def test_a_core_that_accepts_every_greedy_draft_fails(monkeypatch):
 
 
 def test_another_distribution_fails(monkeypatch):
-    exact = controllers.exact("cpu")
-    monkeypatch.setattr(
-        controllers, "exact", lambda device: dict(zip(exact, reversed(exact.values()), strict=True))
-    )
+    exact = controllers.exact(tiny_target(), SamplingSettings())
+    monkeypatch.setattr(controllers, "exact", lambda *_: dict(zip(exact, reversed(exact.values()), strict=True)))
     assert "chi-square" in failure_of(kit_of(GammaKit, healthy.Following), "lossless")
 
 
@@ -117,5 +117,5 @@ def test_another_distribution_fails(monkeypatch):
 def test_a_token_beyond_the_bound_of_lenience_fails(monkeypatch, check, lenience, claimed):
     kit = kit_of(LenienceKit, plugin="constant", settings={"lenience": lenience})
     assert failure_of(kit, check) is None
-    monkeypatch.setattr(controllers, "_at", lambda row, position: claimed)
+    monkeypatch.setattr(controllers, "lenience_at", lambda row, position: claimed)
     assert "token" in failure_of(kit, check)

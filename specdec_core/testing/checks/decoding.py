@@ -5,8 +5,6 @@ Decoding samples the target's distribution, in no more target calls; a replay ex
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any
 
@@ -14,24 +12,26 @@ import numpy as np
 import pytest
 
 from specdec_core.decoding.decoder import Decoder
-from specdec_core.decoding.result import BatchResult
 from specdec_core.interface import Drafter, GammaController
 from specdec_core.interface.errors import PluginWarning
-from specdec_core.interface.settings import GenerationSettings, SamplingSettings
+from specdec_core.interface.settings import SamplingSettings
 from specdec_core.interface.tree import TreeShape
 from specdec_core.offline.replay.replayed_metrics import TextAcceptance
 from specdec_core.offline.replay.text_oracle import OwnTokensError
 from specdec_core.testing.checks.drafter import ROWS, TREE, DrafterChecks
 from specdec_core.testing.failures import CheckFailure, calling
-from specdec_core.testing.harness.enumeration import continuations, require_distribution, require_equal_texts
+from specdec_core.testing.harness.enumeration import (
+    GREEDY,
+    SAMPLED,
+    exact,
+    require_baseline,
+    require_distribution,
+)
 from specdec_core.testing.harness.replaying import COUNTS, acceptance_along, decode_and_replay, recorded_texts
 from specdec_core.testing.harness.tiny_target import PROMPT, TinyTarget, tiny_loaded_model
 from specdec_core.testing.harness.toys import Gamma, Hierarchy
 
-SAMPLED, GREEDY = SamplingSettings(), SamplingSettings(temperature=0)
 PROMPTS = (*ROWS, (2, 4, 0, 2, 4, 0, 2, 4))
-LENGTH = 4
-"""Length of the continuations that are enumerated."""
 _TEXTS = ((2, 3, 5, 2, 3, 4, 0), (5, 2, 2, 3), (3, 5, 2, 4, 2, 3, 5))
 _TEXT = 7
 """The most tokens of a replayed text."""
@@ -68,7 +68,7 @@ class DecodingChecks(DrafterChecks):
             lines = pytest.warns(PluginWarning, match="lines are drafted")
             with nullcontext() if target.loaded.family.trees else lines:
                 self._require_lossless(target, drafter, gamma, 1000, how=", in trees,")
-                _require_baseline(target, drafter, PROMPTS, tree=TREE)
+                require_baseline(target, self._greedy(target, drafter, TREE), PROMPTS)
 
     def _require_lossless(
         self,
@@ -83,7 +83,7 @@ class DecodingChecks(DrafterChecks):
         top_k = "" if sampling.top_k is None else f", top-k {sampling.top_k}"
         require_distribution(
             Decoder(target.loaded, drafter, gamma=gamma, sampling=sampling, strict=True),
-            _exact(target, sampling),
+            exact(target, sampling),
             f"at temperature {sampling.temperature:g}{top_k}{how} on {target}",
             batch=500,
             min_count=count,
@@ -92,12 +92,16 @@ class DecodingChecks(DrafterChecks):
             hint="q is not what tokens were sampled from, or tokens are withheld because of what they are.",
         )
 
+    def _greedy(self, target: TinyTarget, drafter: Drafter, tree: TreeShape | None = None) -> Decoder:
+        return Decoder(target.loaded, drafter, gamma=Gamma(4, 2, tree=tree), sampling=GREEDY, strict=True)
+
     def test_greedy_equals_baseline(self) -> None:
         """Greedy output equals the autoregressive baseline's, in no more target calls."""
         for target in self.targets:
+            decoder = self._greedy(target, self.drafter(target))
             for prompts in (*((one,) for one in PROMPTS), PROMPTS):
-                _require_baseline(target, self.drafter(target), prompts, ignore_eos=True)
-            _require_baseline(target, self.drafter(target), PROMPTS)
+                require_baseline(target, decoder, prompts, ignore_eos=True)
+            require_baseline(target, decoder, PROMPTS)
 
     @pytest.mark.xfail(reason="optional: for use in `hierarchical`", strict=False)
     def test_inside_hierarchy(self) -> None:
@@ -106,7 +110,7 @@ class DecodingChecks(DrafterChecks):
             middle = tiny_loaded_model(self.device, encoder_decoder=target.encoder_decoder, seed=5)
             drafter, how = Hierarchy(middle, self.drafter(target), Gamma(2)), ", inside a hierarchy,"
             self._require_lossless(target, drafter, Gamma(3, 2), 500, how=how)
-            _require_baseline(target, drafter, PROMPTS)
+            require_baseline(target, self._greedy(target, drafter), PROMPTS)
 
     def test_replay_equals_live(self) -> None:
         """A replay of texts expects what decoding them live counts (z-test of means)."""
@@ -173,41 +177,6 @@ class DecodingChecks(DrafterChecks):
         texts = recorded_texts(target.loaded, PROMPT, _TEXTS, SAMPLED, _TEXT)
         options: Any = {"max_gamma": 3, "batch_size": len(texts), "autoregressive": autoregressive}
         return acceptance_along(target.loaded, self.drafter(target), texts, sampling, _TEXT, **options)
-
-
-@functools.cache
-def _exact(target: TinyTarget, sampling: SamplingSettings) -> Mapping[tuple[int, ...], float]:
-    return continuations(target.loaded, sampling, PROMPT, LENGTH)
-
-
-def _decode(
-    target: TinyTarget,
-    prompts: Sequence[Sequence[int]],
-    ignore_eos: bool,
-    drafter: Drafter | None = None,
-    gamma: GammaController | None = None,
-) -> BatchResult:
-    settings = GenerationSettings(max_new_tokens=24, ignore_eos=ignore_eos)
-    decoder = Decoder(target.loaded, drafter, gamma=gamma, sampling=GREEDY, strict=True)
-    return decoder.generate([list(prompt) for prompt in prompts], settings)
-
-
-_baseline = functools.cache(_decode)
-
-
-def _require_baseline(
-    target: TinyTarget,
-    drafter: Drafter,
-    prompts: tuple[tuple[int, ...], ...],
-    tree: TreeShape | None = None,
-    *,
-    ignore_eos: bool = False,
-) -> None:
-    """Fail unless greedy decoding gives the tokens of autoregressive decoding, in no more target calls."""
-    did = f"decoded {len(prompts)} sequence(s) greedily on {target}"
-    with calling(did):
-        got = _decode(target, prompts, ignore_eos, drafter, Gamma(4, 2, tree=tree))
-    require_equal_texts(did, got, _baseline(target, prompts, ignore_eos))
 
 
 def _require_equal(did: str, text: int, once: TextAcceptance, always: TextAcceptance) -> None:

@@ -5,6 +5,7 @@ Independent of the code under test: forward passes without a cache, and the samp
 
 from __future__ import annotations
 
+import functools
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,8 +21,11 @@ from specdec_core.decoding.result import BatchResult
 from specdec_core.interface.settings import GenerationSettings, SamplingSettings
 from specdec_core.models import LoadedModel
 from specdec_core.testing.failures import CheckFailure, calling
-from specdec_core.testing.harness.tiny_target import PROMPT, uncached_logits
+from specdec_core.testing.harness.tiny_target import PROMPT, TinyTarget, uncached_logits
 
+SAMPLED, GREEDY = SamplingSettings(), SamplingSettings(temperature=0)
+LENGTH = 4
+"""Length of the continuations that checks enumerate."""
 SUSPICIOUS = 1e-6
 """A check fails below this p-value.
 
@@ -179,6 +183,12 @@ def continuations(
     return finished | unfinished
 
 
+@functools.cache
+def exact(target: TinyTarget, sampling: SamplingSettings) -> Mapping[tuple[int, ...], float]:
+    """Return the probability of every continuation of `PROMPT` of up to `LENGTH` tokens."""
+    return continuations(target.loaded, sampling, length=LENGTH)
+
+
 def sampled(
     decoder: Decoder,
     batch: int,
@@ -259,8 +269,21 @@ def require_distribution(
     )
 
 
-def require_equal_texts(did: str, got: BatchResult, baseline: BatchResult) -> None:
-    """Fail unless greedy decoding gave the tokens of the autoregressive baseline, in no more target calls."""
+def require_baseline(
+    target: TinyTarget, decoder: Decoder, prompts: tuple[tuple[int, ...], ...], *, ignore_eos: bool = False
+) -> None:
+    """Fail unless a greedy decoder gives the tokens of autoregressive decoding, in no more target calls.
+
+    Args:
+        target: The target.
+        decoder: A strict decoder with this target.
+        prompts: What is decoded together.
+        ignore_eos: Whether texts go on after an end of sequence.
+    """
+    did = f"decoded {len(prompts)} sequence(s) greedily on {target}"
+    with calling(did):
+        got = _short_texts(decoder, prompts, ignore_eos)
+    baseline = _baseline(target, prompts, ignore_eos)
     for own, other in zip(got, baseline, strict=True):
         if own.tokens != other.tokens:
             after, tokens = f"{did}, this one from {list(own.prompt)}", f"the tokens {list(own.tokens)}"
@@ -268,3 +291,14 @@ def require_equal_texts(did: str, got: BatchResult, baseline: BatchResult) -> No
     calls, limit = got.metrics.target_calls, baseline.metrics.target_calls
     if calls > limit:
         raise CheckFailure(did, f"{calls} target calls", f"at most {limit}, as many as the baseline")
+
+
+def _short_texts(decoder: Decoder, prompts: Sequence[Sequence[int]], ignore_eos: bool) -> BatchResult:
+    return decoder.generate(
+        [list(prompt) for prompt in prompts], GenerationSettings(max_new_tokens=24, ignore_eos=ignore_eos)
+    )
+
+
+@functools.cache
+def _baseline(target: TinyTarget, prompts: tuple[tuple[int, ...], ...], ignore_eos: bool) -> BatchResult:
+    return _short_texts(Decoder(target.loaded, sampling=GREEDY), prompts, ignore_eos)

@@ -62,18 +62,6 @@ class Draft:
         return next(path for path in reversed(paths) if len(path) == longest)
 
 
-class _Generators(RowGenerators):
-    """Row generators that can be reseeded, for rows with any indices."""
-
-    def __init__(self, seed: int, indices: Sequence[int]) -> None:
-        self._indices = indices
-        self.reseed(seed)
-
-    def reseed(self, seed: int) -> None:
-        """Start again from a seed."""
-        RowGenerators.__init__(self, [row_seed(seed, index) for index in self._indices])
-
-
 @dataclass(eq=False)
 class SessionDriver:
     """Drives a drafter's session over a batch, with the proposer of the core.
@@ -135,7 +123,7 @@ class SessionDriver:
         self.hidden: tuple[Tensor, Tensor] | None = None
         self.drafts: list[Draft] = [Draft((), ())] * len(rows)
         self._log = [f"opened a session for {_rows(rows)} on {target}"]
-        self._generators = _Generators(self.seed, self.indices or range(len(rows)))
+        self._generators = RowGenerators(self._seeds(self.seed))
         self._plan: Sequence[int] | TreeShape = ()
         self.info = SessionInfo(
             batch_size=len(rows),
@@ -168,7 +156,7 @@ class SessionDriver:
             CheckFailure: The session raised, or the core would not verify what it returned.
         """
         if seed is not None:
-            self._generators.reseed(seed)
+            vars(self._generators).update(vars(RowGenerators(self._seeds(seed))))  # the session holds it
         if self.tree is None:
             self._plan, room = tuple(budget), tuple(budget)
             self._log.append(f"requested {_list(budget)} tokens after {_rows(self.rows)}")
@@ -198,6 +186,9 @@ class SessionDriver:
         self._log.append(f"it drafted {_rows([draft.tokens for draft in self.drafts])}{of}")
         return self.drafts
 
+    def _seeds(self, seed: int) -> list[int]:
+        return [row_seed(seed, index) for index in self.indices or range(len(self.rows))]
+
     def accept(
         self, accepted: Sequence[int], next_tokens: Sequence[int], finished: Sequence[bool] | None = None
     ) -> None:
@@ -224,7 +215,9 @@ class SessionDriver:
     def commit_drafts(
         self, accepted: Sequence[int], tails: Sequence[Sequence[int]], mine: Sequence[bool] | None = None
     ) -> None:
-        """Commit the first tokens of each row's draft, of a tree those of a path, and any tokens after them.
+        """Append the first tokens of each row's draft, of a tree those of a path, and any tokens after them.
+
+        Calls the session's `commit`.
 
         Args:
             accepted: How many draft tokens of each row are accepted, cut to the length of the draft.
@@ -239,33 +232,27 @@ class SessionDriver:
             (*(draft.tokens[number] for number in path), *tail)
             for draft, path, tail in zip(drafts, paths, tails, strict=True)
         ]
-        tree = any(draft.parents is not None for draft in self.drafts)
-        self.commit(
-            Outcome(
-                drafted,
-                tuple(map(len, paths)),
-                tuple(new),
-                tuple(self.finished),
-                parents=tuple(draft.parents or () for draft in drafts) if tree else None,
-                paths=paths if tree else None,
-            )
+        tree = any(draft.parents is not None for draft in drafts)
+        outcome = Outcome(
+            drafted,
+            tuple(map(len, paths)),
+            tuple(new),
+            tuple(self.finished),
+            parents=tuple(draft.parents or () for draft in drafts) if tree else None,
+            paths=paths if tree else None,
         )
-
-    def commit_unused(self, new: Sequence[Sequence[int]]) -> None:
-        """Commit the tokens of a step in which this drafter was not used."""
-        zeros = (0,) * len(self.rows)
-        self.commit(Outcome(zeros, zeros, tuple(map(tuple, new)), tuple(self.finished)))
-
-    def commit(self, outcome: Outcome) -> None:
-        """Append the committed tokens, and call the session's `commit`."""
         self.prefilled = True
-        for row, new in zip(self.rows, outcome.committed, strict=True):
-            row.extend(new)
+        for row, tokens in zip(self.rows, new, strict=True):
+            row.extend(tokens)
         how = f"accepted {_list(outcome.accepted)} of them" if any(outcome.drafted) else "did not use the drafter"
         ended = f"; finished: {_list(outcome.finished)}" if any(outcome.finished) else ""
         self._log.append(f"{how} and committed {_rows(outcome.committed)}{ended}")
         with calling(self.log):
             self._proposer.commit(outcome)
+
+    def commit_unused(self, new: Sequence[Sequence[int]]) -> None:
+        """Commit the tokens of a step in which this drafter was not used."""
+        self.commit_drafts([0] * len(new), new, [False] * len(new))
 
     def rollback(self, lengths: Sequence[int]) -> None:
         """Drop all but the first `lengths[b]` tokens of each row b, and call the session's `rollback`."""

@@ -85,6 +85,11 @@ def scenario_of(*seeds: int, greedy: bool = False, **settings: Any) -> Scenario:
     return Scenario(tuple(ScenarioRow(seed, **settings) for seed in seeds), greedy)
 
 
+def lenience_at(row: Sequence[float], position: int) -> float:
+    """Return l at a position. The last number of a row holds for all later positions."""
+    return row[min(position, len(row) - 1)]
+
+
 class SimulatedBatch:
     """Runs a scenario with a controller, and records its answers.
 
@@ -108,6 +113,7 @@ class SimulatedBatch:
         self.leniences: list[tuple[tuple[float, ...], ...] | None] = []
         self.watched: list[tuple[tuple[float, ...], tuple[bool, ...]]] = []
         self.reports: list[StepReport] = []
+        self._controller = controller
         self._lengths = [0] * len(scenario.rows)
         self._ended = [False] * len(scenario.rows)
         self.info = BatchInfo(
@@ -159,6 +165,9 @@ class SimulatedBatch:
         with calling(f"{self.log}\ncalled observe() with {report}"):
             self.session.observe(report)
         self.reports.append(report)
+        if isinstance(self._controller, GammaController) and self._controller.max_gamma != self.info.max_gamma:
+            hint = "Buffers for max_gamma tokens are allocated when a batch opens."
+            raise self.failure(f"max_gamma is now {self._controller.max_gamma}", f"{self.info.max_gamma}", hint)
 
     def failure(self, got: str, expected: str, hint: str | None = None) -> CheckFailure:
         """Return a failure that reports what was done so far."""
@@ -251,7 +260,7 @@ class SimulatedBatch:
     def _deviation(self, index: int, position: int, draw: random.Random) -> float:
         """Return the total variation spent at a position: at most 1 / l - 1; 0 or 1 for greedy decoding."""
         row = (self.leniences[-1] or ((1.0,),) * len(self._ended))[index]
-        lenience = row[min(position, len(row) - 1)]
+        lenience = lenience_at(row, position)
         if lenience == 1:
             return 0.0
         return float(draw.random() < 0.3) if self.scenario.greedy else min(1.0, 1 / lenience - 1) * draw.random()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import count
 
 import torch
 from torch import Tensor
@@ -20,6 +21,7 @@ from specdec_core.interface import (
     TargetInfo,
     TokenTree,
 )
+from specdec_core.interface.controllers import ScriptedGamma
 from specdec_core.interface.tree import TreeShape
 from specdec_core.models import LoadedModel
 
@@ -51,28 +53,20 @@ class Gamma(GammaController):
 
     def open(self, batch: BatchInfo) -> GammaSession:
         """Begin a batch."""
-        return (_ConfidentSession if self.stop_below else _GammaSession)(self, batch.batch_size)
+        steps = count(1)
 
+        def plan() -> Sequence[int] | TreeShape:
+            step, cycle = next(steps), len(self.gammas)
+            most = self.gammas[step % cycle]
+            if self.tree is not None and most:
+                return TokenTree(self.tree.parents[:most]) if isinstance(self.tree, TokenTree) else self.tree
+            return [self.gammas[(step + row) % cycle] for row in range(batch.batch_size)]
 
-class _GammaSession(GammaSession):
-    def __init__(self, controller: Gamma, batch: int) -> None:
-        self.controller, self.batch, self.step = controller, batch, 0
+        def keep_drafting(confidence: Sequence[float]) -> list[bool]:
+            self.asked += 1
+            return [value >= self.stop_below for value in confidence]
 
-    def plan(self) -> Sequence[int] | TreeShape:
-        gammas, tree = self.controller.gammas, self.controller.tree
-        self.step += 1
-        most = gammas[self.step % len(gammas)]
-        if tree is not None and most:
-            return TokenTree(tree.parents[:most]) if isinstance(tree, TokenTree) else tree
-        return [gammas[(self.step + row) % len(gammas)] for row in range(self.batch)]
-
-
-class _ConfidentSession(_GammaSession):
-    uses_confidence = True
-
-    def keep_drafting(self, confidence: Sequence[float]) -> Sequence[bool]:
-        self.controller.asked += 1
-        return [value >= self.controller.stop_below for value in confidence]
+        return ScriptedGamma(self.max_gamma, plan, keep_drafting if self.stop_below else None).open(batch)
 
 
 class TableDrafter(AutoregressiveDrafter):
