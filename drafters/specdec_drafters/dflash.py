@@ -11,7 +11,13 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import AutoConfig
-from transformers.models.qwen3.modeling_qwen3 import Qwen3MLP, Qwen3RMSNorm, Qwen3RotaryEmbedding, rotate_half
+from transformers.models.qwen3.modeling_qwen3 import (
+    Qwen3Attention,
+    Qwen3DecoderLayer,
+    Qwen3RMSNorm,
+    Qwen3RotaryEmbedding,
+    rotate_half,
+)
 
 from specdec_core.interface import (
     ConfigError,
@@ -73,20 +79,8 @@ class DFlashSpeculatorConfig(SpeculatorConfig):
         return self.block_size if self.sample_from_anchor else self.block_size - 1
 
 
-class _Attention(nn.Module):
+class _Attention(Qwen3Attention):  # type: ignore[misc]  # transformers is not typed
     """Attention of a block to the target's states and to itself, with the same projections for both."""
-
-    def __init__(self, config: Any) -> None:
-        super().__init__()
-        size, self.head_dim = config.hidden_size, config.head_dim
-        heads, kv_heads = config.num_attention_heads, config.num_key_value_heads
-        bias = config.attention_bias
-        self.q_proj = nn.Linear(size, heads * self.head_dim, bias=bias)
-        self.k_proj = nn.Linear(size, kv_heads * self.head_dim, bias=bias)
-        self.v_proj = nn.Linear(size, kv_heads * self.head_dim, bias=bias)
-        self.o_proj = nn.Linear(heads * self.head_dim, size, bias=bias)
-        self.q_norm = Qwen3RMSNorm(self.head_dim, eps=config.rms_norm_eps)
-        self.k_norm = Qwen3RMSNorm(self.head_dim, eps=config.rms_norm_eps)
 
     def keys_values(self, states: Tensor, rotary: Rotary) -> KeysValues:
         """Return keys and values, each `[..., H, head_dim]`, of states `[..., D]`."""
@@ -105,13 +99,10 @@ class _Attention(nn.Module):
         return mixed
 
 
-class _Layer(nn.Module):
-    def __init__(self, config: Any) -> None:
-        super().__init__()
-        self.self_attn = _Attention(config)
-        self.mlp = Qwen3MLP(config)
-        self.input_layernorm = Qwen3RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
-        self.post_attention_layernorm = Qwen3RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
+class _Layer(Qwen3DecoderLayer):  # type: ignore[misc]
+    def __init__(self, config: Any, index: int) -> None:
+        super().__init__(config, index)
+        self.self_attn = _Attention(config, index)
 
     def forward(self, block: Tensor, context: KeysValues, mask: Tensor, rotary: Rotary) -> Tensor:
         block = block + self.self_attn(self.input_layernorm(block), context, mask, rotary)
@@ -145,7 +136,7 @@ class DFlashHead(DraftVocabularyHead):
         self.embed_tokens = nn.Embedding(vocab, size)
         self.fc = nn.Linear(len(shape.aux_hidden_state_layer_ids) * size, size, bias=False)
         self.hidden_norm = Qwen3RMSNorm(size, eps=config.rms_norm_eps)
-        self.layers = nn.ModuleList(_Layer(config) for _ in range(config.num_hidden_layers))
+        self.layers = nn.ModuleList(_Layer(config, index) for index in range(config.num_hidden_layers))
         self.norm = Qwen3RMSNorm(size, eps=config.rms_norm_eps)
         self.lm_head = nn.Linear(size, shape.draft_vocab_size, bias=False)
         self.rotary_emb = Qwen3RotaryEmbedding(config)

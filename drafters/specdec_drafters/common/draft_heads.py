@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -13,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoConfig
 from transformers.masking_utils import create_causal_mask, create_sliding_window_causal_mask
+from transformers.modeling_outputs import CausalLMOutput
 
 from specdec_core.interface import ConfigError, ModelError, TargetFeatures, TargetInfo
 from specdec_drafters.common.speculators import Checkpoint, SpeculatorConfig, open_checkpoint, write_checkpoint
@@ -291,19 +291,6 @@ FULL, SLIDING = "full_attention", "sliding_attention"
 _MASKS = {FULL: create_causal_mask, SLIDING: create_sliding_window_causal_mask}
 
 
-@dataclass(frozen=True)
-class HeadOutput:
-    """The result of a forward pass, as models of transformers do.
-
-    Attributes:
-        logits: `[B, K, V]`, minus infinity for tokens that the head does not draft.
-        hidden_states: One tensor, `[B, T, D]`: the state of each token, which the next drafted token reads.
-    """
-
-    logits: Tensor
-    hidden_states: tuple[Tensor]
-
-
 class StateHead(DraftHead):
     """A head whose entry of token x_(t + 1) reads its embedding and a state of token x_t, and predicts x_(t + 2).
 
@@ -351,8 +338,12 @@ class StateHead(DraftHead):
         position_ids: Tensor | None = None,
         logits_to_keep: int = 0,
         **_: Any,
-    ) -> HeadOutput:
+    ) -> CausalLMOutput:
         """Read tokens, each with a state.
+
+        Returns:
+            `logits` `[B, K, V]`, minus infinity for tokens that the head does not draft; and as `hidden_states`
+            one tensor, `[B, T, D]`: the state of each token, which the next drafted token reads.
 
         Args:
             input_ids: `[B, T]` int64.
@@ -364,7 +355,7 @@ class StateHead(DraftHead):
         """
         carried, normed = self.read(input_ids, states, past_key_values, attention_mask, position_ids)
         logits = self.lm_head(normed[:, -logits_to_keep:])
-        return HeadOutput(self.over_vocabulary(logits), (carried,))
+        return CausalLMOutput(logits=self.over_vocabulary(logits), hidden_states=(carried,))
 
     def read(
         self,

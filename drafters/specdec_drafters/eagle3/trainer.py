@@ -310,10 +310,6 @@ class Distillation(TargetDistillation[Eagle3TrainerConfig, tuple[int, ...]]):
         return head_scores(self.head, reading, self.config.unrolled, self.config.temperature)
 
 
-LEARNING_RATE = 4e-3
-"""Default peak learning rate."""
-
-
 class Eagle3Trainer(WeightsTrainer[Distillation]):
     """Trains an EAGLE-3 head. The target is frozen, and so are its embeddings, which the head reads.
 
@@ -328,7 +324,7 @@ class Eagle3Trainer(WeightsTrainer[Distillation]):
     drafter = "eagle3"
     result = "the head"
     folder_with = WEIGHTS
-    rate = LEARNING_RATE
+    rate = 4e-3
     distillation = Distillation
 
     def prepare(self, target: LoadedModel) -> tuple[int, ...]:

@@ -23,13 +23,7 @@ from specdec_drafters.settings import EarlyExitTrainerConfig
 from specdec_drafters.training.loop import Objective
 from specdec_drafters.training.losses import cross_entropy, distillation, tv_share
 from specdec_drafters.training.rows import Rows, autocast, row_logits
-from specdec_drafters.training.trainer import (
-    TargetDistillation,
-    TrainingRun,
-    WeightsTrainer,
-    text_facts,
-    without_home,
-)
+from specdec_drafters.training.trainer import TargetDistillation, TrainingRun, WeightsTrainer, card_of
 
 
 def _translator(model: LoadedModel) -> Tensor:
@@ -75,10 +69,6 @@ class Distillation(TargetDistillation[EarlyExitTrainerConfig, dict[int, LoadedMo
         return {"alpha": best.alpha, "layers": float(best.layers), **point}
 
 
-LEARNING_RATE = 4e-3
-"""Default peak learning rate."""
-
-
 class EarlyExitTrainer(WeightsTrainer[Distillation]):
     """Trains exits for the early-exit drafter, and keeps the best. The target is frozen.
 
@@ -95,7 +85,7 @@ class EarlyExitTrainer(WeightsTrainer[Distillation]):
 
     drafter = "early-exit"
     result = "the exit"
-    rate = LEARNING_RATE
+    rate = 4e-3
     distillation = Distillation
 
     def prepare(self, target: LoadedModel) -> dict[int, LoadedModel]:
@@ -111,13 +101,7 @@ class EarlyExitTrainer(WeightsTrainer[Distillation]):
         """Write the file of the best exit."""
         best = best_of(_worths(trained.prepared, run.trained.curve[-1], target))
         facts = self._facts(trained.prepared, target, best, run)
-        assert target.features is not None
-        card = ExitCard(
-            layers=best.layers,
-            target=without_home(target.name),
-            fingerprint=target.features.fingerprint(),
-            facts={**text_facts(self.config), **facts},
-        )
+        card = ExitCard(layers=best.layers, **card_of(self.config, target, facts))
         write_exit(self.config.output, _translator(trained.prepared[best.layers]), card)
         return facts
 

@@ -23,13 +23,7 @@ from specdec_drafters.training.drafts import (
 from specdec_drafters.training.loop import Objective, StepResult
 from specdec_drafters.training.losses import Scores, tv_share
 from specdec_drafters.training.rows import Rows, autocast
-from specdec_drafters.training.trainer import (
-    TargetDistillation,
-    TrainingRun,
-    WeightsTrainer,
-    text_facts,
-    without_home,
-)
+from specdec_drafters.training.trainer import TargetDistillation, TrainingRun, WeightsTrainer, card_of
 
 
 def drafted(
@@ -152,10 +146,6 @@ def _part_of(weight: Tensor, shape: HeadsShape, head: int) -> Tensor:
     return weight.view(shape.heads, shape.width, -1)[head]
 
 
-LEARNING_RATE = 1e-2
-"""Default peak learning rate."""
-
-
 class HeadsTrainer(WeightsTrainer[Distillation]):
     """Trains heads for the heads drafter. The target is frozen.
 
@@ -172,7 +162,7 @@ class HeadsTrainer(WeightsTrainer[Distillation]):
 
     drafter = "heads"
     result = "the heads"
-    rate = LEARNING_RATE
+    rate = 1e-2
     distillation = Distillation
 
     def prepare(self, target: LoadedModel) -> Heads:
@@ -184,14 +174,8 @@ class HeadsTrainer(WeightsTrainer[Distillation]):
     def write(self, trained: Distillation, target: LoadedModel, run: TrainingRun) -> dict[str, str | int | float]:
         """Write the file of the heads."""
         heads, facts = trained.heads, self._facts(trained.heads, run)
-        assert target.features is not None
-        card = HeadsCard(
-            **vars(heads.shape),
-            vocab_size=target.vocab_size,
-            target=without_home(target.name),
-            fingerprint=target.features.fingerprint(),
-            facts={**text_facts(self.config), **facts},
-        )
+        known = card_of(self.config, target, facts)
+        card = HeadsCard(**vars(heads.shape), vocab_size=target.vocab_size, **known)
         write_heads(self.config.output, heads, card)
         return facts
 

@@ -138,29 +138,24 @@ def make_optimizers(
     return found
 
 
-def flatten(optimizers: Sequence[Optimizer]) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Return the state of optimizers as tensors and as JSON values, by name."""
-    tensors: dict[str, Tensor] = {}
-    numbers: dict[str, Any] = {}
-    for index, optimizer in enumerate(optimizers):
-        for weight, state in optimizer.state_dict()["state"].items():
-            for name, value in state.items():
-                key = f"{index}.{weight}.{name}"
-                if isinstance(value, Tensor):
-                    tensors[key] = value
-                else:
-                    numbers[key] = value
-    return tensors, numbers
+def flatten(optimizers: Sequence[Optimizer]) -> dict[str, Tensor]:
+    """Return the state of optimizers, which is all in tensors, by name."""
+    return {
+        f"{index}.{weight}.{name}": value
+        for index, optimizer in enumerate(optimizers)
+        for weight, state in optimizer.state_dict()["state"].items()
+        for name, value in state.items()
+    }
 
 
-def restore(optimizers: Sequence[Optimizer], tensors: Mapping[str, Tensor], numbers: Mapping[str, Any]) -> None:
+def restore(optimizers: Sequence[Optimizer], tensors: Mapping[str, Tensor]) -> None:
     """Load the result of `flatten` into optimizers made in the same way.
 
     Raises:
         ValueError: The state belongs to other optimizers.
     """
-    states: list[dict[int, dict[str, Any]]] = [{} for _ in optimizers]
-    for key, value in {**tensors, **numbers}.items():
+    states: list[dict[int, dict[str, Tensor]]] = [{} for _ in optimizers]
+    for key, value in tensors.items():
         index, weight, name = key.split(".", 2)
         if int(index) >= len(states):
             raise ValueError("it has the state of more optimizers")
@@ -248,14 +243,13 @@ class TrainingFolder:
         Raises:
             ConfigError: The file cannot be written.
         """
-        states, numbers = flatten(optimizers)
         tensors = {f"weight.{name}": weight for name, weight in parameters.items()}
-        tensors |= {f"optimizer.{name}": one for name, one in states.items()}
+        tensors |= {f"optimizer.{name}": one for name, one in flatten(optimizers).items()}
         tensors["random.cpu"] = torch.get_rng_state()
         device = _device(parameters)
         if device.type == "cuda":
             tensors["random.cuda"] = torch.cuda.get_rng_state(device)
-        header = json.dumps({"settings": self._settings, "state": asdict(state), "numbers": numbers})
+        header = json.dumps({"settings": self._settings, "state": asdict(state)})
         with writing_file(self._checkpoint) as path:
             save_file(_on_cpu(tensors), path, metadata={"training": header})
 
@@ -267,10 +261,7 @@ class TrainingFolder:
         """
         header = self._header()
         tensors = _read(self._checkpoint)
-        saved = {name.removeprefix("weight."): t for name, t in tensors.items() if name.startswith("weight.")}
-        states = {
-            name.removeprefix("optimizer."): t for name, t in tensors.items() if name.startswith("optimizer.")
-        }
+        saved, states = (_named(tensors, kind) for kind in ("weight.", "optimizer."))
         shapes = {name: weight.shape for name, weight in parameters.items()}
         if {name: weight.shape for name, weight in saved.items()} != shapes:
             raise ConfigError(f"checkpoint {self._checkpoint} has other weights than this run. {_ANEW}")
@@ -278,7 +269,7 @@ class TrainingFolder:
             for name, weight in parameters.items():
                 weight.copy_(saved[name])
         try:
-            restore(optimizers, states, header["numbers"])
+            restore(optimizers, states)
         except (ValueError, KeyError) as error:
             raise ConfigError(
                 f"checkpoint {self._checkpoint} has another optimizer state (another torch version?): {error}. "
@@ -344,6 +335,10 @@ def _read(path: Path) -> dict[str, Tensor]:
         return load_file(path)
     except (SafetensorError, OSError) as error:
         raise ConfigError(f"{path} is missing or truncated ({error}). {_ANEW}") from error
+
+
+def _named(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
 
 
 def _device(parameters: Mapping[str, Tensor]) -> torch.device:

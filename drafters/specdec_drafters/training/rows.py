@@ -10,7 +10,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from specdec_core.interface import ConfigError
 from specdec_core.models import LoadedModel
 
 
@@ -176,15 +175,10 @@ def autocast_dtype(wanted: str, device: torch.device) -> torch.dtype:
     Args:
         wanted: `float32`, `bfloat16`, or `auto`: bfloat16 if the hardware supports it.
         device: The device.
-
-    Raises:
-        ConfigError: torch has no such data type.
     """
     if wanted != "auto":
-        found = getattr(torch, wanted, None)
-        if not isinstance(found, torch.dtype):
-            raise ConfigError(f"unknown dtype {wanted!r}: use auto, float32 or bfloat16.")
-        return found
+        named: torch.dtype = getattr(torch, wanted)
+        return named
     if device.type == "cuda":
         return torch.bfloat16 if torch.cuda.is_bf16_supported(including_emulation=False) else torch.float32
     # Without hardware support, bfloat16 is slower than float32. These names are not public; if they are missing,

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from specdec_core.interface import Progress, Trainer, TrainingReport
+from specdec_core.interface.errors import without_home
 from specdec_core.interface.files import check_output, writing_file
 from specdec_core.models import LoadedModel, load_model
 from specdec_drafters.settings import TrainingConfig
@@ -229,19 +230,13 @@ def curve_path(output: Path) -> Path:
     return output.with_suffix(".curve.jsonl")
 
 
-def text_facts(config: TrainingConfig) -> dict[str, str]:
-    """Return the settings that say what text a drafter was trained on, for the header of its file."""
+def card_of(config: TrainingConfig, target: LoadedModel, facts: Mapping[str, str | int | float]) -> dict[str, Any]:
+    """Return the header of a file of weights: their target, and facts with the text they were trained on."""
+    assert target.features is not None
     names = ("text", "samples", "sources", "temperature", "seed")
-    return {name: without_home(value) for name in names if (value := getattr(config, name)) is not None}
-
-
-def without_home(value: object) -> str:
-    """Return a value as text; of a path in the user's home folder, that is written `~`: weights are passed on."""
-    text = str(value)
-    try:
-        return f"~/{Path(text).relative_to(Path.home()).as_posix()}"
-    except (ValueError, RuntimeError):  # it is elsewhere, or the home folder is unknown
-        return text
+    given = {name: without_home(str(value)) for name in names if (value := getattr(config, name)) is not None}
+    own = target.features.fingerprint()
+    return {"target": without_home(target.name), "fingerprint": own, "facts": {**given, **facts}}
 
 
 def usage(drafter: str, key: str, path: Path) -> str:
