@@ -91,7 +91,7 @@ def heads_for(reads_token=True) -> Heads:
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.6])
-@pytest.mark.parametrize("share", [None, 0.0, 0.4, 1.0])
+@pytest.mark.parametrize("share", [None, 0.4, 1.0])
 @pytest.mark.parametrize("reads_token", [True, False])
 def test_losses_and_gradients_are_those_of_every_position_by_hand(reads_token, share, temperature):
     heads, slow = heads_for(reads_token), heads_for(reads_token)
@@ -196,16 +196,8 @@ def test_decoding_keeps_as_many_tokens_as_the_scores_say(targets, config_for, tm
     assert measured == pytest.approx(scores.block_efficiency, rel=0.06)
 
 
-@pytest.mark.parametrize(
-    ("family", "loss"),
-    [
-        ("gpt2", "ce"),
-        *(
-            pytest.param(*one, marks=pytest.mark.slow)
-            for one in (("bart", "kl"), ("gpt2", "tv"), ("bart", "kl-then-tv"))
-        ),
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("family", "loss"), [("bart", "kl"), ("gpt2", "tv"), ("bart", "kl-then-tv")])
 def test_every_loss_raises_alpha_and_the_target_stays(targets, config_for, family, loss):
     target = targets(family)
     before = {name: weight.clone() for name, weight in target.model.named_parameters()}
@@ -233,6 +225,7 @@ def test_what_is_written_drafts_for_this_target(targets, config_for, reads_token
     assert len(str(card.facts["alpha of each head after"]).split(", ")) == K
     points = [json.loads(line) for line in report.written[1].read_text().splitlines()]
     assert [point["step"] for point in points] == [0, 30]
+    assert points[1]["alpha_1"] > points[0]["alpha_1"]
     drafter = HeadsDrafter(HeadsConfig(model=str(config.output)), targets("gpt2").info())
     result = Decoder(targets("gpt2"), drafter, gamma=Gamma(K), strict=True).generate(
         [[0]] * 4, GenerationSettings(max_new_tokens=20, ignore_eos=True)

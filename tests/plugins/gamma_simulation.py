@@ -22,6 +22,7 @@ def report(
     ended: Sequence[bool] = (),
     draft_seconds: float = 0.05,
     verify_seconds: float = 1.0,
+    deviation: Sequence[float] = (),
 ) -> StepReport:
     """What is told of a step in which so many tokens were drafted and accepted; rows that had ended got
     nothing."""
@@ -40,7 +41,7 @@ def report(
         draft_seconds=draft_seconds,
         verify_seconds=verify_seconds,
         step_seconds=draft_seconds + verify_seconds,
-        deviation=(0.0,) * len(drafted),
+        deviation=tuple(deviation) or (0.0,) * len(drafted),
     )
 
 

@@ -130,17 +130,6 @@ def test_a_study_reads_it_from_its_own_folder(write, monkeypatch, tmp_path):
     assert run.name == "random-optimal"
 
 
-def test_so_does_one_with_the_controller_within_a_drafter(write):
-    folder = write(drafter("ngram")).parent
-    text = (STUDY % "").replace(
-        "drafter: random",
-        "drafter: {name: hierarchical, model: m, drafter: random, gamma: &g {name: optimal, "
-        "measured: measured.json}}",
-    )
-    (folder / "study.yaml").write_text(text)
-    assert load_study(folder / "study.yaml").runs[1].drafter.gamma.measured.rates[1] == 0.8
-
-
 @pytest.mark.parametrize(
     ("more", "problem"),
     [

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
-from specdec_core.interface import BatchInfo, Outcome, StepReport
+from specdec_core.interface import BatchInfo
 from specdec_plugins.lenience.budgeted import BudgetedLenience, BudgetedLenienceConfig
 from specdec_plugins.lenience.constant import (
     ConstantLenienceConfig,
@@ -15,6 +15,7 @@ from specdec_plugins.lenience.constant import (
     ScheduleLenienceConfig,
     lenience_at,
 )
+from tests.plugins.gamma_simulation import report as step_report
 
 
 def batch(*room, gamma=4, greedy=False):
@@ -23,20 +24,8 @@ def batch(*room, gamma=4, greedy=False):
 
 def report(*rows, drafted=4):
     """A step: for each row its kept tokens and its deviation, one more token being committed."""
-    size = len(rows)
-    kept = tuple(row[0] for row in rows)
-    new = tuple((1,) * (n + 1) for n in kept)
-    each = (drafted,) * size
-    return StepReport(
-        0,
-        each,
-        Outcome(each, kept, new, (False,) * size),
-        new,
-        0.1,
-        0.1,
-        0.2,
-        tuple(float(row[1]) for row in rows),
-    )
+    kept, deviation = zip(*rows, strict=True)
+    return step_report((drafted,) * len(rows), kept, deviation=deviation)
 
 
 @pytest.mark.parametrize(

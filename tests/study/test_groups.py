@@ -172,27 +172,7 @@ def test_all_prompts_have_the_figures_of_the_run(rows, result_of):
         assert figures["tokens_per_second"] >= summary.tokens / summary.seconds
 
 
-def test_files_have_rows_for_each_group(rows, study, tmp_path):
-    found = compare(study(), tmp_path / "out", progress=False)
-    lines = [json.loads(line) for line in (tmp_path / "out" / "results.jsonl").read_text().splitlines()]
-    for line, summary in zip(lines, found.rows, strict=True):
-        assert [one["group"] for one in line["groups"]] == [["x"], ["y"], ["z"], [None]]
-        assert [one["block_efficiency"] for one in line["groups"]] == [
-            one.figures["block_efficiency"].value for one in summary.groups
-        ]
-        assert {one["other"] for one in line["groups"][0]["differences"]} <= {one["name"] for one in lines}
-    table = list(csv.DictReader((tmp_path / "out" / "summary.csv").read_text().splitlines()))
-    assert [row["group"] for row in table[:5]] == ["", "x", "y", "z", "all"]
-    low, value, high = (float(table[9][f"block_efficiency{end}"]) for end in ("_low", "", "_high"))
-    assert low <= value <= high
-    assert table[6]["block_efficiency_low"] == ""  # of three prompts
-    outputs = [json.loads(line) for line in (tmp_path / "out" / "outputs.jsonl").read_text().splitlines()]
-    assert [one["group"] for one in outputs[:6]] == [[row["kind"]] for row in ROWS]
-    frame = found.to_pandas()
-    assert list(frame[frame.group == "x"].name) == ["baseline", "echo-2", "third"]
-
-
-def test_groups_have_the_quality_and_the_percentiles_of_their_prompts(rows, study, tmp_path):
+def test_files_have_the_figures_the_quality_and_the_percentiles_of_each_group(rows, study, tmp_path):
     pytest.importorskip("sacrebleu")
     lines = [{**one, "reference": f"{one['prompt']} {n}" * 4} for n, one in enumerate(ROWS)]
     (tmp_path / "prompts.jsonl").write_text("".join(json.dumps(one) + "\n" for one in lines))
@@ -214,6 +194,17 @@ def test_groups_have_the_quality_and_the_percentiles_of_their_prompts(rows, stud
             mean = sum(one["mean_acceptance_length"] for one in lengths) / len(lengths)
             assert of_x.percentiles["mean_acceptance_length"]["mean"] == pytest.approx(mean)
     table = list(csv.DictReader((tmp_path / "out" / "summary.csv").read_text().splitlines()))
+    assert [row["group"] for row in table[:5]] == ["", "x", "y", "z", "all"]
+    low, value, high = (float(table[9][f"block_efficiency{end}"]) for end in ("_low", "", "_high"))
+    assert low <= value <= high
+    assert table[6]["block_efficiency_low"] == ""  # of three prompts
+    results = [json.loads(line) for line in (tmp_path / "out" / "results.jsonl").read_text().splitlines()]
+    for line, summary in zip(results, found.rows, strict=True):
+        assert [(tuple(one["group"]), one["block_efficiency"]) for one in line["groups"]] == [
+            (one.group, one.figures["block_efficiency"].value) for one in summary.groups
+        ]
+    frame = found.to_pandas()
+    assert list(frame[frame.group == "x"].name) == ["baseline", "echo-2", "third"]
     assert float(table[6]["quality_chrf"]) == found.rows[1].groups[0].quality["chrf"]
     assert float(table[6]["request_seconds_p50"]) == found.rows[1].groups[0].percentiles["seconds"]["p50"]
     assert "chrF by kind" in [table.title for table in group_tables(found.rows)]

@@ -54,10 +54,15 @@ class _Session(DraftSession):
         return self._propose(request)
 
 
-class _Drafter(Drafter):
-    def __init__(self, propose: Callable[[DraftRequest], Proposal]) -> None:
-        super().__init__(PluginConfig(), INFO)
+class Proposing(Drafter):
+    """Drafts what a function says."""
+
+    def __init__(
+        self, propose: Callable[[DraftRequest], Proposal], info: TargetInfo = INFO, *, autoregressive: bool = False
+    ) -> None:
+        super().__init__(PluginConfig(), info)
         self._propose = propose
+        self.autoregressive = autoregressive
 
     def open(self, session: SessionInfo) -> DraftSession:
         return _Session(self._propose)
@@ -86,7 +91,7 @@ def _heads(sampling: SamplingSettings) -> Case:
     def q_of(prefix: tuple[int, ...], draft: tuple[int, ...]) -> Any:
         return None if len(draft) == 3 else probabilities(table[len(draft), prefix[-1]], sampling)
 
-    return Case(_Drafter(propose), q_of)
+    return Case(Proposing(propose), q_of)
 
 
 COPIES = (0, 2, 1, 3)
@@ -129,7 +134,7 @@ def _sparse(sampling: SamplingSettings) -> Case:
         q = torch.stack(drawn, dim=1).gather(2, each)
         return Proposal(made.tokens, made.lengths, Sparse(each, q))
 
-    return Case(_Drafter(propose), lambda prefix, draft: weights((*prefix, *draft)[-1]).double().numpy())
+    return Case(Proposing(propose), lambda prefix, draft: weights((*prefix, *draft)[-1]).double().numpy())
 
 
 def _candidates(sampling: SamplingSettings) -> Case:
@@ -152,7 +157,7 @@ def _candidates(sampling: SamplingSettings) -> Case:
         weights[torch.from_numpy(row.ids)] = torch.from_numpy(row.log_weights)
         return probabilities(weights, sampling)
 
-    return Case(_Drafter(propose), q_of)
+    return Case(Proposing(propose), q_of)
 
 
 def _chain(sampling: SamplingSettings, min_draft_tokens: int = 1) -> Case:

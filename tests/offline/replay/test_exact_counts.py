@@ -28,7 +28,7 @@ from tests.offline.replay.support import (
     replayed,
     require_equal,
 )
-from tests.pairwise import pairwise, some
+from tests.pairwise import some
 
 GAMMAS = (0, 3)
 WITH_SAMPLING = [
@@ -55,7 +55,7 @@ def test_expected_counts_equal_enumeration(case: str, sampling: str) -> None:
 
 @pytest.mark.parametrize(
     ("case", "sampling", "longest"),
-    pairwise(["autoregressive", "sparse", "candidates", "hierarchy"], ["greedy", "1"], [1, 2]),
+    [("autoregressive", "1", 2), ("sparse", "greedy", 2), ("candidates", "1", 1), ("hierarchy", "greedy", 1)],
 )
 def test_texts_of_several_chunks(case: str, sampling: str, longest: int) -> None:
     """Autoregressive drafters are asked in chunks of as many tokens as the longest draft."""
@@ -70,7 +70,7 @@ def test_texts_of_several_chunks(case: str, sampling: str, longest: int) -> None
 
 @pytest.mark.parametrize(
     ("case", "sampling", "temperature"),
-    pairwise(["autoregressive", "heads", "hierarchy"], ["greedy", "1"], [0, 0.5]),
+    [("autoregressive", "1", 0.5), ("heads", "greedy", 0.5), ("hierarchy", "1", 0)],
 )
 def test_drafts_with_sampling_settings_of_their_own(case: str, sampling: str, temperature: float) -> None:
     draft = SamplingSettings(temperature=temperature)
@@ -81,8 +81,7 @@ def test_drafts_with_sampling_settings_of_their_own(case: str, sampling: str, te
     require_equal(expected_by_replay(replay.acceptance(), weights, 3), expected)
 
 
-@pytest.mark.parametrize("temperature", [0, 1])
-@pytest.mark.parametrize("penalty", ["repetition_penalty", "frequency_penalty"])
+@pytest.mark.parametrize(("temperature", "penalty"), [(0, "frequency_penalty"), (1, "repetition_penalty")])
 def test_penalties_see_the_text(temperature: float, penalty: str) -> None:
     """Greedy drafts keep their argmax, but the next token is penalized for the text's."""
     sampling = SamplingSettings(temperature=temperature, **{penalty: 2.0})

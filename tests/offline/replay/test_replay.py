@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -16,7 +17,6 @@ from specdec_core.decoding.decoder import Decoder
 from specdec_core.interface import (
     AutoregressiveDrafter,
     ConfigError,
-    Drafter,
     DraftRequest,
     DraftSession,
     Outcome,
@@ -44,6 +44,7 @@ from specdec_drafters.settings import TransformerConfig
 from specdec_drafters.transformer import TransformerDrafter
 from tests.drafters.support import heads_for
 from tests.models.hybrids import hybrid
+from tests.offline.replay.cases import Proposing
 from tests.offline.replay.support import PROMPT, replayed, small_target
 from tests.toys import CountingDrafter, Lenience, SparseDrafter
 
@@ -295,22 +296,7 @@ def test_drafters_are_loaded_by_their_settings(target):
     assert acceptance[0].offered.any()
 
 
-class _Session(DraftSession):
-    def __init__(self, made) -> None:
-        self.made = made
-
-    def propose(self, request: DraftRequest) -> Proposal:
-        return self.made(request)
-
-
-class _Drafter(Drafter):
-    def __init__(self, propose, *, autoregressive: bool = False) -> None:
-        super().__init__(PluginConfig(), TargetInfo(vocab_size=6))
-        self._propose = propose
-        self.autoregressive = autoregressive
-
-    def open(self, session: SessionInfo) -> DraftSession:
-        return _Session(self._propose)
+_Drafter = partial(Proposing, info=TargetInfo(vocab_size=6))
 
 
 def _counting(request: DraftRequest) -> Proposal:
@@ -342,7 +328,7 @@ def _raises(request: DraftRequest) -> Proposal:
         (_Drafter(_counting, autoregressive=True), "declares `autoregressive`, but drafts tokens"),
         (_Drafter(_sometimes, autoregressive=True), "declares `autoregressive`, but drafted fewer"),
         (_Drafter(_not_a_number), "NaN"),
-        (_Drafter(_raises), "_Drafter failed at step 0.*no draft today"),
+        (_Drafter(_raises), "Proposing failed at step 0.*no draft today"),
         (
             _Drafter(lambda request: Proposal.from_rows([[7] * n for n in request.budget])),
             "outside the vocabulary",
@@ -373,26 +359,6 @@ def test_records_that_do_not_fit(target):
 def _plugin(kind, name, **settings):
     registry = default_registry()
     return registry.create(kind, name, registry.spec(kind, name).config(**settings))
-
-
-@pytest.mark.parametrize(
-    ("rule", "sampled", "greedy"),
-    [
-        ("token", None, None),
-        ("block", None, None),
-        ("rejection", None, None),
-        ("exact-match", "lossy", None),  # at other temperatures it is refused by the rule itself, too
-        ("typical", "lossy", None),
-        ("top-k", "lossy", "lossy"),
-    ],
-)
-def test_which_rules_can_be_replayed(rule, sampled, greedy):
-    for reason, where in ((sampled, False), (greedy, True)):
-        if reason is None:
-            check_replayable(rule=_plugin("rule", rule), greedy=where)
-        else:
-            with pytest.raises(ConfigError, match=reason):
-                check_replayable(rule=_plugin("rule", rule), greedy=where)
 
 
 @pytest.mark.parametrize(
