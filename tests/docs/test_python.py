@@ -16,10 +16,10 @@ from specdec_core import Decoder, generate_with
 from specdec_core.cli.main import app
 from specdec_core.interface import PluginConfig
 from specdec_core.models import wrap_model
-from specdec_core.offline.record.decode import forced_pass
 from specdec_core.offline.record.store import read_record
 from specdec_core.sampling.logits import LogitsToProbs
 from specdec_core.testing import DrafterKit
+from specdec_core.testing.harness.tiny_target import uncached_logits
 from tests.conformance import failures, kit_of
 from tests.docs.pages import PAGES, ROOT, blocks, name, outputs
 from tests.multimodal import IMAGE, build, prompts
@@ -222,6 +222,6 @@ def test_what_the_example_logs_is_what_the_target_says(tmp_path, monkeypatch):
     target, to_probs = wrap_model(ran["model"]), LogitsToProbs(part.header.sampling)
     assert len(part) == 16
     for text in part:
-        logits = forced_pass(target, text.prompt, text.tokens.tolist(), logits=True).logits
+        logits = uncached_logits(target, [[*text.prompt, *text.tokens.tolist()]])[0, len(text.prompt) - 1 : -1]
         p = to_probs(logits).gather(1, torch.tensor(text.tokens)[:, None])[:, 0]
         assert text.probabilities == pytest.approx(p.numpy(), abs=1e-4)

@@ -12,12 +12,12 @@ from specdec_core import compare, load_model
 from specdec_core.decoding.decoder import Decoder
 from specdec_core.interface import ConfigError
 from specdec_core.interface.errors import OutOfMemoryError
-from specdec_core.offline.record.decode import forced_pass
 from specdec_core.offline.record.recording import RecordOptions, record_study
 from specdec_core.offline.replay.comparison import replay
 from specdec_core.sampling.generators import row_seed
 from specdec_core.study import load_study
 from specdec_core.study.memory import memory_needs
+from specdec_core.testing.harness.tiny_target import uncached_logits
 from tests.decoding.letters import PLAIN, VOCAB, library_answers, tiny_tokenizer
 from tests.offline.record.watcher import Watcher
 from tests.tiny import tiny_model
@@ -188,14 +188,14 @@ def test_batches_that_do_not_fit_are_halved_from_their_first_turn(study_of, tmp_
     assert found.rows[0].tokens == sum(len(one["tokens"]) for one in outputs(tmp_path / "alone")[:6])
 
 
-def test_a_record_of_sampled_turns_has_the_probabilities_of_their_tokens(study_of, model, tmp_path):
-    settings = study_of(sampling={"temperature": 1.5})
+def test_a_record_of_sampled_turns_has_the_probabilities_of_their_tokens(outgrowing, tmp_path):
+    settings = outgrowing(sampling={"temperature": 1.5})
     compare(settings, tmp_path / "live", progress=False)
     record = record_study(load_study(settings), tmp_path / "record", Watcher(), RecordOptions(rows=3))
-    target = load_model(model)
-    for text, live in zip(record.parts[0], outputs(tmp_path / "live"), strict=False):
+    target, decoded = load_model(settings["target"]), [one for one in outputs(tmp_path / "live") if one["tokens"]]
+    for text, live in zip(record.parts[0], decoded, strict=False):
         assert text.tokens.tolist() == live["tokens"]
-        logits = forced_pass(target, text.prompt, live["tokens"], logits=True).logits
+        logits = uncached_logits(target, [[*text.prompt, *live["tokens"]]])[0, len(text.prompt) - 1 : -1]
         p = (logits / 1.5).softmax(dim=-1).gather(1, torch.tensor(live["tokens"])[:, None])[:, 0]
         assert text.probabilities == pytest.approx(p.numpy(), abs=1e-5)
 

@@ -42,42 +42,33 @@ class RecordingRule(SpeculativeSampling):
     def __init__(self, top_k: int = 0) -> None:
         super().__init__()
         self._top_k = top_k
-        self._probabilities: list[Tensor] = []
-        self._top: list[tuple[Tensor, Tensor]] = []
+        self._kept: list[tuple[Tensor, Tensor, Tensor]] = []
 
     def sample(self, proposal: Proposal, p: Tensor, lenience: Tensor | None, uniforms: Tensor) -> AcceptanceResult:
         """Draw the next token from p, and keep its probability."""
         result = super().sample(proposal, p, lenience, uniforms)
-        self._probabilities.append(p[:, 0].gather(1, result.token[:, None])[:, 0])
-        self._keep_top(p[:, 0])
+        self._keep(p[:, 0].gather(1, result.token[:, None])[:, 0], p[:, 0])
         return result
 
     def greedy(self, proposal: Proposal, scores: Tensor, lenience: Tensor | None) -> AcceptanceResult:
         """Take the most probable token."""
         result = super().greedy(proposal, scores, lenience)
         # p is one-hot; what a record has to say beyond the argmax are the model's own probabilities.
-        self._keep_top(scores[:, 0].softmax(dim=-1) if self._top_k else scores)
+        self._keep(torch.ones_like(scores[:, 0, 0]), scores[:, 0].softmax(dim=-1) if self._top_k else scores[:, 0])
         return result
 
-    def probabilities(self) -> Tensor | None:
-        """Return p of the token of each step, `[B, steps]` float32 on the CPU; None where decoding is greedy."""
-        return torch.stack(self._probabilities, dim=1).cpu() if self._probabilities else None
+    def take(self) -> list[Tensor]:
+        """Return what was kept of each step since the last call, on the CPU; there is at least one.
 
-    def clear(self) -> None:
-        """Forget what it has kept, before the next texts."""
-        self._probabilities, self._top = [], []
+        Returns:
+            p of the token, `[B, steps]` float32; the most probable tokens, `[B, steps, k]` int64, and their p.
+        """
+        kept, self._kept = self._kept, []
+        return [torch.stack(one, dim=1).cpu() for one in zip(*kept, strict=True)]
 
-    def top(self) -> tuple[Tensor, Tensor] | None:
-        """Return the most probable tokens of each step, `[B, steps, k]` int64, and their p; None for k = 0."""
-        if not self._top:
-            return None
-        tokens, values = zip(*self._top, strict=True)
-        return torch.stack(tokens, dim=1).cpu(), torch.stack(values, dim=1).cpu()
-
-    def _keep_top(self, p: Tensor) -> None:
-        if self._top_k:
-            values, tokens = p.topk(self._top_k)
-            self._top.append((tokens, values))
+    def _keep(self, own: Tensor, p: Tensor) -> None:
+        values, tokens = p.topk(self._top_k)
+        self._kept.append((own, tokens, values))
 
 
 @dataclass(frozen=True)
@@ -156,27 +147,26 @@ def record_texts(
     watcher = _Progress(advance, generation.max_new_tokens)
     texts: list[RecordedText] = []
     for turn, (going, result) in enumerate(answers(decoder, job.turns, generation, [watcher], seeds=job.seeds)):
-        probabilities, top = rule.probabilities(), rule.top()
-        rule.clear()
-        for row, (one, conversation) in enumerate(zip(result, going, strict=True)):
-            length = len(one.tokens)
-            if not length:  # the conversation has outgrown the context
-                continue
-            hidden = None
+        # A conversation that has outgrown the context is not in the batch.
+        decoded = [(one, conversation) for conversation, one in zip(going, result, strict=True) if one.tokens]
+        if not decoded:
+            continue
+        p, top_tokens, top_p = (one.numpy() for one in rule.take())
+        for row, (one, conversation) in enumerate(decoded):
+            length, hidden = len(one.tokens), None
             if kept.hidden is not None:
                 hidden = _stored(forced_pass(target, one.prompt, one.tokens).hidden, kept.hidden)
-            p = None if probabilities is None else probabilities[row, :length].numpy()
             texts.append(
                 RecordedText(
                     prompt=one.prompt,
                     number=job.numbers[conversation][turn],
                     sample=job.samples[conversation],
                     tokens=np.array(one.tokens, np.int64),
-                    probabilities=np.ones(length, np.float32) if p is None else p,
+                    probabilities=p[row, :length],
                     finish_reason=one.finish_reason,
                     hidden=hidden,
-                    top_tokens=None if top is None else top[0][row, :length].numpy(),
-                    top_probabilities=None if top is None else top[1][row, :length].numpy(),
+                    top_tokens=top_tokens[row, :length] if kept.top_k else None,
+                    top_probabilities=top_p[row, :length] if kept.top_k else None,
                 )
             )
     return sorted(texts, key=lambda text: (text.number, text.sample))
@@ -184,27 +174,21 @@ def record_texts(
 
 @dataclass(frozen=True, eq=False)
 class ForcedPass:
-    """The outputs of a target over a text of L tokens.
+    """The hidden states of a target over a text of L tokens.
 
     Attributes:
-        logits: `[L, V]`, what each token was drawn from; None if they were not asked for.
-        hidden: `[L, D]`, the output embedding's input at the same positions; empty if the target has none.
+        hidden: `[L, D]`, the output embedding's input that each token was predicted from; empty if the target has
+            none.
         layers: The outputs of layers at all tokens but the last, prompt included, `[T, D]` each.
     """
 
-    logits: Tensor | None
     hidden: Tensor
     layers: Mapping[int, Tensor]
 
 
 @inference_only
 def forced_pass(
-    target: LoadedModel,
-    prompt: Sequence[int],
-    tokens: Sequence[int],
-    *,
-    logits: bool = False,
-    layers: Sequence[int] = (),
+    target: LoadedModel, prompt: Sequence[int], tokens: Sequence[int], layers: Sequence[int] = ()
 ) -> ForcedPass:
     """Read a text with the target: what each of its tokens was predicted from, whoever chose it.
 
@@ -214,26 +198,22 @@ def forced_pass(
         target: The target.
         prompt: Token ids of the prompt; of the source for an encoder-decoder target.
         tokens: Token ids of the text.
-        logits: Whether to return the logits; those of a long text over a large vocabulary take much memory.
         layers: Layers whose outputs are wanted; see `Drafter.hidden_layers`.
     """
     begin = list(prompt) if target.start_id is None else [target.start_id]
     sources = [list(prompt)] if target.encoder_decoder else None
     session = ModelSession(target, 1, len(begin) + len(tokens), sources, hidden_layers=(*layers, LAST_HIDDEN))
-    found, states = [], []
+    states = []
     for start in range(0, len(tokens), POSITIONS):
         # The token before each of these positions. The last token of the text is not read: it predicts nothing.
         read = list(tokens[max(start - 1, 0) : min(start + POSITIONS, len(tokens)) - 1])
         uncached, draft = (read[:1], read[1:]) if start else (begin, read)
-        scores = session.forward([uncached], torch.tensor([draft], dtype=torch.long) if draft else None)
-        if logits:
-            found.append(scores[0])
+        session.forward([uncached], torch.tensor([draft], dtype=torch.long) if draft else None)
         if session.hidden is not None:
             states.append(session.hidden[0])
     of_layers = {layer: kept[0].clone() for layer, kept in session.hidden_states.items()}
     session.close()
-    hidden = torch.cat(states) if states else torch.empty(len(tokens), 0)
-    return ForcedPass(torch.cat(found) if logits else None, hidden, of_layers)
+    return ForcedPass(torch.cat(states) if states else torch.empty(len(tokens), 0), of_layers)
 
 
 def _stored(hidden: Tensor, dtype: HiddenType) -> NDArray[Any]:
