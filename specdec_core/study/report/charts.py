@@ -7,20 +7,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from specdec_core.study.config.study import BASELINE
-from specdec_core.study.report.expectation import MIN_COUNT
+from specdec_core.study.report.expectation import MIN_COUNT, PARTS
 from specdec_core.study.report.formats import number, share
 
 if TYPE_CHECKING:
     from specdec_core.study.report.summary import RunSummary
 
-PARTS = {
-    "target": "target: as long as a forward pass without a draft",
-    "verifying": "verifying: the target beyond that",
-    "drafting": "drafting",
-    "framework": "framework: steps, outside both models",
-    "outside": "outside: prompts and set-up",
-}
-"""Shares of the time: key in results, words in the legend."""
 LEFT, RIGHT, TOP, BOTTOM = 34.0, 310.0, 14.0, 122.0
 """Bounds of the plot area of a curve, in units of its picture."""
 _STEPS = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from specdec_core.study.report.expectation import MIN_COUNT
+from specdec_core.study.report.expectation import MIN_COUNT, PARTS
 from specdec_core.study.report.formats import number, rate, share
 from specdec_core.study.report.layout import Column, ReportTable, Row
 
@@ -16,7 +16,6 @@ _MIN_GAIN = 1.03
 """Another gamma is suggested if it is expected to be this much faster than the drafts as they were."""
 _MAX_GAP = 1.1
 """A measured speed-up that differs from the expected one by this factor is reported."""
-_PARTS = ("target", "verifying", "drafting", "framework", "outside")
 
 
 def diagnose(run: RunSummary) -> str | None:
@@ -58,15 +57,12 @@ def _gamma(run: RunSummary) -> str:
 def diagnosis_table(summaries: Sequence[RunSummary]) -> ReportTable | None:
     """Return where the time of each run went, and the notes on it; None if nothing was drafted and timed."""
     rows = [Row(tuple(_cells(one))) for one in summaries if one.diagnosis is not None]
-    about = (
-        "Target: as long as target calls without a draft take; verifying: the target beyond that; framework: "
-        "steps, outside both models; outside: prompts and set-up."
-    )
+    about = f"{'; '.join(PARTS.values())}."
     columns = (
         Column("run", numeric=False),
         Column("drafted\nper step", spare=2),
         Column("accepted", spare=1),
-        *(Column(name, spare=3, note=about) for name in _PARTS),
+        *(Column(name, spare=3, note=about) for name in PARTS),
         Column("note", numeric=False, wraps=True),
     )
     return ReportTable(columns, tuple(rows), title="Diagnosis") if rows else None
@@ -78,6 +74,6 @@ def _cells(run: RunSummary) -> Iterator[str]:
     yield number(drafted, 1)
     yield number(drafted * run.accepted / max(1, run.drafted), 1)
     shares = run.time_shares or {}
-    for part in _PARTS:
+    for part in PARTS:
         yield share(max(0.0, shares[part])) if part in shares else "–"
     yield run.diagnosis or ""

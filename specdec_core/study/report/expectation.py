@@ -33,25 +33,14 @@ if TYPE_CHECKING:
 MIN_COUNT = 30
 """A time or a rate is used if it was measured this often in a repeat, or a quarter as often as any other.
 Drafts cut by the end of their sequence have every length, but are too few to be timed."""
-
-
-@dataclass(frozen=True)
-class TimeShares:
-    """Where the wall time of a run went; the shares sum to 1.
-
-    Attributes:
-        target: The target, up to the time of target calls without a draft.
-        verifying: The target beyond that, because there was a draft to verify.
-        drafting: The drafter.
-        framework: Steps, outside both models.
-        outside: Outside steps: prompts, which are read in the first step of a batch, and set-up.
-    """
-
-    target: float
-    verifying: float
-    drafting: float
-    framework: float
-    outside: float
+PARTS = {
+    "target": "target: as long as a forward pass without a draft",
+    "verifying": "verifying: the target beyond that",
+    "drafting": "drafting",
+    "framework": "framework: steps, outside both models",
+    "outside": "outside: prompts and set-up",
+}
+"""The parts of the wall time, and what they are. Prompts are read in the first step of a batch."""
 
 
 def verify_cost(baseline: Metrics, times: Sequence[StepTimes]) -> dict[int, float]:
@@ -133,6 +122,7 @@ def added_by_position(run: Metrics) -> tuple[float, ...]:
     return tuple(found)
 
 
+@dataclass(eq=False)
 class Expectation:
     """The prediction of one repeat of a run for every gamma.
 
@@ -144,25 +134,16 @@ class Expectation:
         max_gamma: K, the longest draft to consider.
     """
 
-    def __init__(
-        self, run: Metrics, baseline: Metrics, cost: Mapping[int, float], sequences: int, max_gamma: int
-    ) -> None:
-        self._run = run
-        self._baseline = baseline
-        self._cost = cost
-        self._max_gamma = max(max_gamma, len(run.times) - 1)
-        self._workload = Workload(
-            tokens=run.tokens,
-            sequences=sequences,
-            sequences_per_step=run.row_steps / run.target_calls if run.target_calls else 1.0,
-            prompt_steps=run.target_calls - sum(time.steps for time in run.times),
-            fixed_seconds=self._outside,
-        )
+    run: Metrics
+    baseline: Metrics
+    cost: Mapping[int, float]
+    sequences: int
+    max_gamma: int
 
     @property
     def drafted(self) -> bool:
         """Whether enough drafts were verified and timed, as `at` requires, and none of them trees."""
-        run = self._run
+        run = self.run
         timed = run.draft_seconds_per_call is not None and not (run.tree_steps or run.forced)
         return timed and bool(added_by_position(run))
 
@@ -170,7 +151,7 @@ class Expectation:
     def here(self) -> float:
         """The expected speed-up of the drafts as they were."""
         stepping = sum(
-            time.steps * seconds for time, seconds in zip(self._run.times, self._costs.step, strict=False)
+            time.steps * seconds for time, seconds in zip(self.run.times, self._costs.step, strict=False)
         )
         return self._speedup(self._outside + stepping)
 
@@ -187,41 +168,49 @@ class Expectation:
         """
         if gamma == 0:
             return 1.0
-        reach = reach_by_length([time.steps for time in self._run.times], self._run.steps_asked, gamma)
+        run = self.run
+        workload = Workload(
+            tokens=run.tokens,
+            sequences=self.sequences,
+            sequences_per_step=run.row_steps / run.target_calls if run.target_calls else 1.0,
+            prompt_steps=run.target_calls - sum(time.steps for time in run.times),
+            fixed_seconds=self._outside,
+        )
+        reach = reach_by_length([time.steps for time in run.times], run.steps_asked, gamma)
         seconds = requested_seconds(self._costs.step, reach)[gamma]
-        return self._speedup(self._workload.seconds(added_by_position(self._run), gamma, seconds))
+        return self._speedup(workload.seconds(added_by_position(run), gamma, seconds))
 
     @property
-    def shares(self) -> TimeShares:
-        """Where the time went."""
-        run, times = self._run, self._run.times
+    def shares(self) -> dict[str, float]:
+        """Where the wall time went, by `PARTS`; the shares sum to 1."""
+        run, times = self.run, self.run.times
         steps = sum(time.steps for time in times)
         verify = sum(time.verify_seconds for time in times)
         draft = sum(time.draft_seconds for time in times)
         target = min(verify, steps * self._unit)
         own = sum(time.seconds for time in times) - verify - draft
-        parts = (target, verify - target, draft, own, self._outside)
-        return TimeShares(*(part / run.seconds for part in parts))
+        seconds = (target, verify - target, draft, own, self._outside)
+        return {part: one / run.seconds for part, one in zip(PARTS, seconds, strict=True)}
 
     @property
     def _unit(self) -> float:
         """T(0) in seconds."""
-        return self._baseline.verify_seconds_per_call or 0.0
+        return self.baseline.verify_seconds_per_call or 0.0
 
     @property
     def _outside(self) -> float:
-        return self._run.seconds - sum(time.seconds for time in self._run.times)
+        return self.run.seconds - sum(time.seconds for time in self.run.times)
 
     @cached_property
     def _costs(self) -> StepCosts:
         """The costs of steps with drafts of up to K tokens; c per token where no draft was timed."""
-        run, unit = self._run, self._unit
+        run, unit, longest = self.run, self._unit, max(self.max_gamma, len(self.run.times) - 1)
         steps = sum(time.steps for time in run.times)
         own = sum(time.seconds - time.draft_seconds - time.verify_seconds for time in run.times) / max(1, steps)
-        drafting = {0: 0.0, **draft_cost(run, self._baseline)}
+        drafting = {0: 0.0, **draft_cost(run, self.baseline)}
         if not any(drafting):
             drafting[1] = (run.draft_seconds_per_call or 0.0) / unit
-        verify, draft = (interpolated(known, self._max_gamma) for known in (self._cost, drafting))
+        verify, draft = (interpolated(known, longest) for known in (self.cost, drafting))
         return StepCosts(
             verify=tuple(unit * ratio for ratio in verify),
             draft=tuple(unit * ratio for ratio in draft),
@@ -229,4 +218,4 @@ class Expectation:
         )
 
     def _speedup(self, seconds: float) -> float:
-        return (self._baseline.seconds / self._baseline.tokens) / (seconds / self._run.tokens)
+        return (self.baseline.seconds / self.baseline.tokens) / (seconds / self.run.tokens)

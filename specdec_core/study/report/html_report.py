@@ -56,7 +56,7 @@ def report_page(
         traces: The trace of each run that has one, by task and run.
     """
     tasks = [
-        _Section(number, runs, prompts.get(runs[0].task, ()), outputs, traces)
+        _Section(number, runs, prompts.get(runs[0].task, ()), outputs, traces or {})
         for number, runs in enumerate(by_task(summaries), start=1)
     ]
     page = _environment().get_template("report.html.jinja")
@@ -116,13 +116,13 @@ class _Section:
         runs: Sequence[RunSummary],
         prompts: Sequence[PromptText],
         outputs: Outputs,
-        traces: Traces | None = None,
+        traces: Traces,
     ) -> None:
         self.number = number
         self.runs = runs
         self.prompts = _shown(prompts)
         self._written = {run.name: outputs.get((run.task, run.name), ()) for run in runs}
-        found = ((traces or {}).get((run.task, run.name)) for run in runs)
+        found = (traces.get((run.task, run.name)) for run in runs)
         # By run: the element of the page with the figure, and the trace.
         self.traces = {
             run.name: (f"trace-{number}-{index}", trace)
@@ -143,36 +143,12 @@ class _Section:
         self.by_group = group_tables(runs)
         self.differences = difference_table(runs)
         self.diagnosed = diagnosis_table(runs)
-
-    @property
-    def problems(self) -> list[str]:
-        """What must not be overlooked."""
-        found = self.verdict
-        return [*found.errors, *found.failures, *found.departures, *found.warnings]
-
-    @property
-    def caption(self) -> str:
-        """The content of its table."""
-        if self.replayed is None:
-            return f"Measured{'' if untimed(self.runs) else ' and expected'}, the baseline first"
-        return f"{replay_line(self.replayed)} The baseline first"
-
-    @property
-    def baseline_speed(self) -> float | None:
-        """Tokens per second of the baseline."""
-        return self.runs[0].tokens_per_second
-
-    @property
-    def settings(self) -> str:
-        """The resolved settings that all runs share, as JSON."""
-        shared = {key: value for key, value in self.runs[0].config.items() if key != "run"}
-        return json.dumps(shared, indent=2, ensure_ascii=False)
-
-    @property
-    def run_settings(self) -> str:
-        """The resolved settings of each run, as JSON."""
-        runs = [one.config["run"] for one in self.runs if one.name != BASELINE]
-        return json.dumps(runs, indent=2, ensure_ascii=False)
+        measured = "Measured" if untimed(runs) else "Measured and expected"
+        self.caption = f"{measured}," if self.replayed is None else replay_line(self.replayed)
+        # The resolved settings that all runs share, and those of each run.
+        shared = {key: value for key, value in runs[0].config.items() if key != "run"}
+        own = [one.config["run"] for one in runs if one.name != BASELINE]
+        self.settings, self.run_settings = (json.dumps(one, indent=2, ensure_ascii=False) for one in (shared, own))
 
     def outputs(self, index: int) -> Iterator[tuple[str, bool, str, str, str, str]]:
         """Yield the outputs for a prompt, the baseline first; runs that did not finish it are left out.

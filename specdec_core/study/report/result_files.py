@@ -55,6 +55,9 @@ def output_lines(study: Study, outputs: Outputs) -> Iterator[dict[str, Any]]:
         for run in task.runs:
             written = outputs.get((task.name, run.name), ())
             for index, (prompt, output) in enumerate(zip(task.prompts, written, strict=False)):
+                metrics = output.metrics
+                drafts = metrics is not None and metrics.num_spec_tokens > 0
+                figures = metrics.to_plain(detailed=True) if metrics is not None and drafts else None
                 yield {
                     "task": task.name,
                     "run": run.name,
@@ -67,14 +70,8 @@ def output_lines(study: Study, outputs: Outputs) -> Iterator[dict[str, Any]]:
                     "same_as_baseline": index < len(baseline) and output.same_as(baseline[index]),
                     "tokens": list(output.tokens),
                     "finish_reason": output.finish_reason,
-                    "metrics": {"speculative_decoding": _speculative_decoding(output)},
+                    "metrics": {"speculative_decoding": figures},
                 }
-
-
-def _speculative_decoding(output: Output) -> dict[str, Any] | None:
-    """Return the figures of a request, each step among them; None where nothing drafts."""
-    metrics = output.metrics
-    return None if metrics is None or not metrics.num_spec_tokens else metrics.to_plain(detailed=True)
 
 
 def write_results(

@@ -429,7 +429,7 @@ def _expected(
         "gamma_best": best,
         "speedup_expected_best": None if best is None else by_gamma[best],
         "speedup_by_gamma": by_gamma,
-        "time_shares": _time_shares([asdict(one.shares) for one in repeats], replayed),
+        "time_shares": _time_shares([one.shares for one in repeats], replayed),
     }
 
 
