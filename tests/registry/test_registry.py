@@ -88,12 +88,6 @@ def test_a_misspelt_hook_is_reported(site):
     assert "specdec_drafterz" in reason
 
 
-def test_a_hook_may_announce_nothing(site):
-    source = "from specdec_core import hookimpl\n@hookimpl\ndef specdec_drafters(): return None\n"
-    site.install("dist-a", "shy_plugin", source)
-    assert states(Registry()) == {}
-
-
 SOLO = ONE.replace('"twin"', '"solo"').replace("DrafterConfig)", 'DrafterConfig, aliases=("twin",))')
 
 

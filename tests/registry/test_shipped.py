@@ -51,17 +51,6 @@ def test_any_distribution_can_ship_files_under_a_name(files):
     assert len(read_record("toys:said").parts) == len(read_record("builtin:code").parts)
 
 
-def test_a_collection_is_listed_like_a_plugin(files):
-    (record,) = [one for one in Registry().records() if one.name == "toys"]
-    assert (record.kind, record.distribution, record.version, record.state, record.summary) == (
-        "models",
-        "specdec-toys",
-        "1.0",
-        "ready",
-        "Toys.",
-    )
-
-
 def test_an_item_that_is_not_there_is_named_with_those_that_are(files):
     with pytest.raises(ModelError, match=r"unknown model 'toys:tinny'. Did you mean 'toys:tiny'\?") as error:
         model_folder("toys:tinny")
@@ -90,14 +79,6 @@ def test_a_misspelt_reference_is_seen_before_anything_is_loaded(tmp_path, key, v
     study.write_text("target: builtin:target\nprompts: [a]\nruns: [{drafter: random, gamma: 2}]\n")
     with pytest.raises(ConfigError, match=r"unknown collection of models 'bultin'. Did you mean 'builtin'"):
         load_study(study, [f"{key}={value}"])
-
-
-def test_two_distributions_with_one_name_are_a_conflict(site, files):
-    offer(site, TOYS, distribution="specdec-more", module="more_models")
-    states = {one.distribution: one.state for one in Registry().records() if one.name == "toys"}
-    assert states == {"specdec-toys": "conflict", "specdec-more": "conflict"}
-    with pytest.raises(ModelError, match=r"claimed by specdec-more 1.0 .* and specdec-toys 1.0 .*SPECDEC_PLUGINS"):
-        model_folder("toys:tiny")
 
 
 def test_a_collection_that_is_excluded_is_named_with_the_reason(files, monkeypatch):

@@ -262,22 +262,6 @@ class EndsWithTheFirstRow(Lenient):
             super().observe(session, report)
 
 
-@caught_by("batches_independent")
-class BeginsAsAnotherEnded(Lenient):
-    """A batch begins as leniently as another one ended."""
-
-    last = 1.0
-
-    def open(self, batch):
-        made = super().open(batch)
-        made.values = [self.last] * batch.batch_size
-        return made
-
-    def learn(self, row, value, report):
-        self.last = super().learn(row, value, report)
-        return self.last
-
-
 @caught_by("empty_drafts")
 class FailsAtASkippedStep(Lenient):
     """Expects to be asked before every report, but is not asked in steps without a draft."""
@@ -289,43 +273,6 @@ class FailsAtASkippedStep(Lenient):
     def observe(self, session, report):
         assert session.memory is not None, "observe() before lenience()"
         session.memory = None
-
-
-@caught_by("finished_rows")
-class ExpectsEveryRow(Lenient):
-    """Looks at the last committed token of every row, of which a row that has ended has none."""
-
-    def learn(self, row, value, report):
-        return 1.0 if report.outcome.committed[row][-1] else 0.5
-
-
-@caught_by("any_batch_size")
-class AsManyAsAtFirst(Lenient):
-    """Answers for as many rows as its first batch had."""
-
-    rows = None
-
-    def lenience(self, session):
-        self.rows = self.rows or session.batch.batch_size
-        return [0.8] * self.rows
-
-
-@caught_by("deterministic")
-class DrawsLenience(Lenient):
-    """Draws l by Python's global random numbers."""
-
-    def lenience(self, session):
-        return [1 - random.random() / 2 for _ in session.values]
-
-
-@caught_by("global_state_unchanged")
-class DeclaresItselfLossless(Lenient):
-    """Declares itself lossless from its second batch on."""
-
-    def open(self, batch):
-        made = super().open(batch)
-        self.config = LosslessConfig()
-        return made
 
 
 @caught_by("greedy_bound")
@@ -345,21 +292,3 @@ class FitsItsThreshold(Lenient):
     def learn(self, row, value, report):
         torch.zeros(1, requires_grad=True).sum().backward()
         return value
-
-
-@caught_by("global_state_unchanged")
-class SeedsTorch(Lenient):
-    """Seeds torch's global generator for each batch, to be repeatable."""
-
-    def open(self, batch):
-        torch.manual_seed(0)
-        return super().open(batch)
-
-
-@caught_by("sessions_freed")
-class KeepsTheLastBatch(Lenient):
-    """Keeps the session of the last batch, to go on where that ended."""
-
-    def open(self, batch):
-        self.last = super().open(batch)
-        return self.last

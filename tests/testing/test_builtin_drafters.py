@@ -55,17 +55,11 @@ DIFFERENT = [("suffix", True), ("transformer", True)]
 WITHIN = ("hierarchy-bigram", False)
 """One that drafts with another drafter."""
 
-OF_EVERY_DRAFTER = {
-    *("hidden_states_declared", "earlier_sessions_forgotten", "rollback", "eos_inside_draft"),
-    *("rows_independent", "trees_respected"),
-}
+OF_EVERY_DRAFTER = {"rollback", "rows_independent", "trees_respected"}
 """The checks that depend most on a drafter's own code: by default, for one drafter of each plugin.
 
 `tests/offline/replay/test_builtin.py` compares a replay with live decoding for every drafter.
 """
-GREEDY = "greedy_equals_baseline"
-"""By default for decoder-only targets: tests/decoding/test_encoder_decoder.py runs others on T5."""
-GREEDY_ELSEWHERE = {*DIFFERENT, WITHIN, ("copy-recent", False), ("heads", False)}
 OF_EXACTNESS = {
     *("many_steps", "rollback", "draft_sampled_from_q", "greedy_equals_baseline", "lossless_trees"),
     *("inside_hierarchy", "replay_equals_live"),
@@ -84,8 +78,10 @@ OTHERS = {
         "early_stop",
         "inputs_unchanged",
     ),
-    *("others_drafts", "budgets_respected"),
+    *("others_drafts", "budgets_respected", "hidden_states_declared", "earlier_sessions_forgotten"),
+    *("eos_inside_draft", "greedy_equals_baseline"),
 }
+"""By default for `DIFFERENT` only; tests/test_lossless_drafters.py samples with every drafter."""
 CHECKS = set(names_of(DrafterKit)) - {"spec_imports_no_torch", "settings_described"}
 SLOW = {"lossless_top_k", "lossless_early_stop", "lossless_trees", "sessions_freed", "inside_hierarchy"}
 
@@ -135,7 +131,6 @@ def require_passed(kit, check):
     ("drafter", "check"),
     [
         *cases(ONE_OF_EACH, OF_EVERY_DRAFTER),
-        *cases([one for one in ONE_OF_EACH if one not in GREEDY_ELSEWHERE and not one[1]], {GREEDY}),
         *cases([WITHIN], {"draft_sampled_from_q"}),
         *cases(DIFFERENT, CHECKS - SLOW - OF_EVERY_DRAFTER - {"global_state_unchanged", "lossless"}),
     ],
@@ -148,10 +143,8 @@ def test_a_drafter_conforms(kits, drafter, check):
 @pytest.mark.parametrize(
     ("drafter", "check"),
     [
-        *cases(ONE_OF_EACH, SLOW | OTHERS | {GREEDY, "global_state_unchanged", "lossless"}),
-        *cases(
-            [WITHIN], CHECKS - SLOW - OTHERS - OF_EVERY_DRAFTER - {GREEDY, "global_state_unchanged", "lossless"}
-        ),
+        *cases(ONE_OF_EACH, SLOW | OTHERS | {"global_state_unchanged", "lossless"}),
+        *cases([WITHIN], CHECKS - SLOW - OTHERS - OF_EVERY_DRAFTER - {"global_state_unchanged", "lossless"}),
         *cases(OTHER_TARGET, OF_EXACTNESS),
         *cases(VARIANTS, OF_EXACTNESS | {"trees_respected", "rows_independent"}),
     ],
@@ -162,5 +155,4 @@ def test_a_drafter_conforms_in_other_conditions(kits, drafter, check):
 
 def test_a_drafter_of_each_plugin_conforms_by_default():
     assert {plugin_of(name) for name, _ in ONE_OF_EACH} == {plugin_of(name) for name in DRAFTERS}
-    assert set(ONE_OF_EACH) >= GREEDY_ELSEWHERE
     assert CHECKS >= OF_EVERY_DRAFTER | OF_EXACTNESS | SLOW
