@@ -12,19 +12,8 @@ import pytest
 
 from tests.docs.pages import ROOT, load
 
-TINY = [
-    "--sizes",
-    "10M",
-    "--configurations",
-    "packed",
-    "--temperatures",
-    "0",
-    "--tokens",
-    "4",
-    "--quick",
-    "--threads",
-    "1",
-]
+TINY = [*("--sizes", "10M", "--configurations", "packed", "--temperatures", "0")]
+TINY += ["--tokens", "4", "--quick", "--threads", "1"]
 SMOKE = ["--device", "cpu", "--dtype", "float32", "--smoke", "--modes", "eager"]
 
 

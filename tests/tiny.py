@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 import transformers
 
 from specdec_core.testing.harness.tiny_target import IDS, gpt2_config, random_model, t5_config
@@ -79,3 +80,11 @@ def tiny_model(family: str, vocab: int = 40, seed: int = 0, sharpness: float = 4
     return random_model(
         _config(family, vocab, **settings), seed, sharpness, getattr(transformers, _CLASSES[family])
     )
+
+
+def generated(model: Any, prompt: list[int], count: int, **settings: Any) -> list[int]:
+    """Return the tokens of the model's own greedy `generate` after a prompt, or for a source."""
+    ids = torch.tensor([prompt], device=model.device)
+    settings = {"attention_mask": torch.ones_like(ids), "do_sample": False, **settings}
+    tokens = model.generate(ids, max_new_tokens=count, **settings)
+    return tokens[0, 1 if model.config.is_encoder_decoder else len(prompt) :].tolist()

@@ -33,6 +33,7 @@ __all__ = [
     "CountingDrafter",
     "Gamma",
     "Lenience",
+    "MostlyRight",
     "RememberingDrafter",
     "SparseDrafter",
     "TableDrafter",
@@ -55,6 +56,20 @@ class CountingDrafter(DeterministicDrafter):
 
     def draft(self, tokens: Sequence[int], budget: int) -> Sequence[int]:
         return [(tokens[-1] + 1 + n) % self.target.vocab_size for n in range(budget)]
+
+
+class MostlyRight(CountingDrafter):
+    """Drafts the texts that it is given, with every third token wrong, to reject at every position."""
+
+    def __init__(self, texts: Sequence[list[int]], vocab: int = 40) -> None:
+        super().__init__(vocab)
+        self.texts = texts
+
+    def draft(self, tokens: Sequence[int], budget: int) -> Sequence[int]:
+        begin = len(tokens)
+        text = next((text for text in self.texts if text[:begin] == list(tokens)), [])
+        right = enumerate(text[begin : begin + budget], begin)
+        return [token if n % 3 else (token + 1) % self.target.vocab_size for n, token in right]
 
 
 class Noting(CountingDrafter):

@@ -18,7 +18,7 @@ from specdec_core.interface.settings import GenerationSettings, SamplingSettings
 from specdec_core.models import ModelSession, wrap_model
 from tests.catalogue import DRAFTERS, Catalogue
 from tests.lossless import VOCAB, enumerate_continuations, p_value
-from tests.tiny import ENCODER_DECODER, tiny_model
+from tests.tiny import ENCODER_DECODER, generated, tiny_model
 from tests.toys import CountingDrafter, Gamma
 
 SOURCES = ((2, 3, 5, 2, 3, 4, 4, 1), (5, 1), (4, 4, 2, 3, 1))
@@ -47,15 +47,6 @@ def loaded_model(kind, device):
     return wrap_model(model.to(device))
 
 
-def library_tokens(model, source):
-    """Return the first tokens of the model's own `generate`, without the start token."""
-    ids = torch.tensor([source], device=model.device)
-    model.generation_config.eos_token_id = None
-    return model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=LENGTH, do_sample=False)[
-        0, 1:
-    ].tolist()
-
-
 @pytest.fixture(scope="module")
 def target_of(device):
     return functools.cache(lambda kind: loaded_model(kind, device))
@@ -79,7 +70,7 @@ def make(target, catalogue_of):
 @functools.cache
 def answers_of(target):
     """Return the library's tokens for each source, which must differ for this module to test anything."""
-    found = [library_tokens(target.model, source) for source in SOURCES]
+    found = [generated(target.model, list(source), LENGTH, eos_token_id=None) for source in SOURCES]
     assert len(set(map(tuple, found))) == len(SOURCES)
     return found
 
@@ -90,7 +81,7 @@ def answers(target):
 
 
 QUICK = ("transformer", "heads", "eagle3", "copy-recent", "hierarchy-chain")
-"""Drafters of each kind; the conformance kit runs on all, in the default tests too."""
+"""Drafters of each kind; tests/test_lossless_drafters.py samples with all, in the default tests too."""
 ALL = [who if who in QUICK else pytest.param(who, marks=pytest.mark.slow) for who in DRAFTERS]
 DRAFTERS_OF_KIND = [
     pytest.param(kind, who, marks=() if who in QUICK else pytest.mark.slow)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-import torch
 
 from specdec_core.decoding.decoder import Decoder
 from specdec_core.decoding.observers import TraceObserver
@@ -11,36 +10,17 @@ from specdec_core.interface import BestFirstTree, TokenTree
 from specdec_core.interface.settings import GenerationSettings, SamplingSettings
 from specdec_core.models import wrap_model
 from tests.pairwise import some
-from tests.tiny import FAMILIES, tiny_model
-from tests.toys import CountingDrafter, Gamma, TableDrafter
+from tests.tiny import FAMILIES, generated, tiny_model
+from tests.toys import CountingDrafter, Gamma, MostlyRight, TableDrafter
 
 PROMPTS = ([3, 4, 5, 6, 9, 12, 7, 8], [7, 8], [30, 2, 11, 4])
 GREEDY = SamplingSettings(temperature=0)
 
 
-def library_tokens(model, prompt, length):
-    ids = torch.tensor([prompt], device=model.device)
-    out = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=length, do_sample=False)[
-        0
-    ].tolist()
-    return out[1:] if model.config.is_encoder_decoder else out[len(prompt) :]
-
-
-class Oracle(CountingDrafter):
-    """Drafts the library's own tokens with every third one wrong, to reject at every position."""
-
-    def __init__(self, vocab, model, prompts, length):
-        super().__init__(vocab)
-        self.texts = [
-            ([0] if model.config.is_encoder_decoder else p) + library_tokens(model, p, length) for p in prompts
-        ]
-
-    def draft(self, tokens, budget):
-        for text in self.texts:
-            if text[: len(tokens)] == list(tokens):
-                right = text[len(tokens) : len(tokens) + budget]
-                return [t if (len(tokens) + n) % 3 else (t + 1) % 40 for n, t in enumerate(right)]
-        return []
+def oracle(kind, model, expected):
+    """Return a drafter that knows the library's own tokens."""
+    begins = [[0]] * len(expected) if model.config.is_encoder_decoder else PROMPTS
+    return kind([[*begin, *tokens] for begin, tokens in zip(begins, expected, strict=False)])
 
 
 @pytest.mark.parametrize("batch", [pytest.param(1, marks=pytest.mark.slow), 3])
@@ -50,17 +30,17 @@ def test_tokens_equal_those_of_generate(family, batch, device):
     loaded = wrap_model(model)
     prompts = PROMPTS[:batch]
     settings = GenerationSettings(max_new_tokens=24)
-    expected = [library_tokens(model, prompt, 24) for prompt in prompts]
-    for drafter in (None, TableDrafter(40), CountingDrafter(40), Oracle(40, model, prompts, 24)):
+    expected = [generated(model, prompt, 24) for prompt in prompts]
+    for drafter in (None, TableDrafter(40), CountingDrafter(40), oracle(MostlyRight, model, expected)):
         decoder = Decoder(loaded, drafter, gamma=drafter and Gamma(4, 1, 3), sampling=GREEDY, strict=True)
         result = decoder.generate(prompts, settings)
         assert [list(row.tokens) for row in result.sequences] == expected
         assert result.metrics.target_calls <= 24
-        if isinstance(drafter, Oracle):
+        if isinstance(drafter, MostlyRight):
             assert result.metrics.block_efficiency > 1.5
 
 
-class Branching(Oracle):
+class Branching(MostlyRight):
     """Drafts the oracle's tokens between paths that leave the right one at different positions."""
 
     def continuations(self, tokens, budget, depth):
@@ -74,9 +54,9 @@ class Branching(Oracle):
 def test_trees_give_the_tokens_of_generate(family, device):
     model = tiny_model(family).to(device)
     loaded = wrap_model(model)
-    expected = [library_tokens(model, prompt, 24) for prompt in PROMPTS]
+    expected = [generated(model, prompt, 24) for prompt in PROMPTS]
     shapes = TokenTree((-1, -1, -1, 0, 0, 1, 3, 3, 5)), BestFirstTree((3, 3, 2, 1))
-    for shape, drafter in zip(shapes, (Branching(40, model, PROMPTS, 24), TableDrafter(40)), strict=True):
+    for shape, drafter in zip(shapes, (oracle(Branching, model, expected), TableDrafter(40)), strict=True):
         decoder = Decoder(loaded, drafter, gamma=Gamma(9, 0, 5, tree=shape), sampling=GREEDY, strict=True)
         trace = TraceObserver()
         result = decoder.generate(PROMPTS, GenerationSettings(max_new_tokens=24), [trace])

@@ -14,31 +14,16 @@ from specdec_core.models.run.prompt_inputs import PromptInputs
 from tests.generation.families import noisy
 from tests.lossless import p_value
 from tests.multimodal import FAMILIES, IMAGE, build, prompts
-from tests.toys import CountingDrafter, Gamma, TableDrafter
+from tests.toys import Gamma, MostlyRight, TableDrafter
 
 ROWS = [[5, IMAGE, 6, 7], [IMAGE, 5, 6, IMAGE, 8], [4, 3]]
 GREEDY = {"max_new_tokens": 14, "do_sample": False}
 
 
-class MostlyRight(CountingDrafter):
-    """Drafts the texts that it is given, with every third token wrong."""
-
-    def __init__(self, texts):
-        super().__init__(40)
-        self.texts = texts
-
-    def draft(self, tokens, budget):
-        for text in self.texts:
-            if text[: len(tokens)] == list(tokens):
-                right = text[len(tokens) : len(tokens) + budget]
-                return [t if (len(tokens) + n) % 3 else (t + 1) % 36 for n, t in enumerate(right)]
-        return []
-
-
 def drafting(given, expected):
     """Return a drafter that knows the texts of a batch, without their padding."""
     begins = (given["attention_mask"] == 0).sum(dim=1).tolist()
-    return MostlyRight([row[begin:] for row, begin in zip(expected.tolist(), begins, strict=True)])
+    return MostlyRight([row[begin:] for row, begin in zip(expected.tolist(), begins, strict=True)], vocab=36)
 
 
 SLOW = [pytest.param(family, marks=pytest.mark.slow) for family in FAMILIES if family not in ("gemma3", "qwen3_5")]

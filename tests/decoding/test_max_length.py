@@ -14,6 +14,7 @@ from specdec_core.testing.harness.toys import Hierarchy
 from specdec_drafters.chain import ChainDrafter
 from specdec_drafters.settings import ChainConfig
 from tests.lossless import LENGTH, PROMPT, SETTINGS, VOCAB, enumerate_continuations, p_value, small_target
+from tests.pairwise import some
 from tests.toys import CountingDrafter, Gamma, TableDrafter
 
 pytestmark = pytest.mark.filterwarnings("ignore:.* takes at most [0-9]* tokens")
@@ -61,7 +62,7 @@ def test_drafts_end_exactly_at_the_last_legal_position(target, max_length, tree)
     assert asked[0] == ((min(5, room) if shape is None else min(5, sum(shape.widths[:room]))),)
 
 
-@pytest.mark.parametrize("setting", SETTINGS)
+@pytest.mark.parametrize("setting", some(SETTINGS, 2))
 def test_output_is_the_targets_beside_a_row_beyond_the_limit(target, setting):
     sampling = SETTINGS[setting]
     drafter = Short(VOCAB)

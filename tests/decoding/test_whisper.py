@@ -6,6 +6,7 @@ The audios differ so much that a sequence that attends to another one's gives ot
 from __future__ import annotations
 
 from collections import Counter
+from itertools import product
 
 import pytest
 import torch
@@ -19,6 +20,7 @@ from specdec_core.models import load_model, wrap_model
 from specdec_core.testing.harness.tiny_target import random_model
 from tests.catalogue import ARPA
 from tests.lossless import enumerate_continuations, p_value
+from tests.pairwise import some
 from tests.tiny import BOTH_SIDES
 from tests.toys import Gamma
 from tests.whisper import AUDIO, ENGLISH, PREVIOUS, START, TRANSCRIBE, UNTIMED, distilled, speech, whisper
@@ -43,8 +45,7 @@ SHORT_FORM = {"suppress_tokens": UNTIMED, **TASK}
 CALLS = {"short": (AUDIO, SHORT_FORM), "long": (LONG, LONG_FORM | FALLBACK | {"logprob_threshold": -0.05})}
 
 
-@pytest.mark.parametrize("who", ["student", "prompt-copy"])
-@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize(("call", "who"), some(product(CALLS, ["student", "prompt-copy"]), 2))
 def test_the_model_transcribes_as_without_a_drafter(speech, student, call, who):
     audio, settings = CALLS[call]
     expected = speech.generate(audio, **settings)

@@ -122,7 +122,7 @@ def chat(case: Case) -> None:
     for more in ([], [4, 6]):
         prompt = [*prompt, *more]
         answer = list(decoder.generate(prompt, max_new_tokens=10, ignore_eos=True, cache=cache).tokens)
-        assert answer == generated(case.model, prompt, 10)
+        assert answer == generated(case.model, prompt, count=10)
         prompt = [*prompt, *answer]
     assert cache.reused[0] > len(PROMPTS[0])
 
@@ -149,7 +149,7 @@ def behind_generate(case: Case) -> None:
     settings = {"attention_mask": torch.ones_like(ids), "max_new_tokens": 12, "do_sample": False}
     drafted = generate_with(drafter="prompt-copy", gamma=3, strict=True)
     found = case.model.generate(ids, custom_generate=drafted, eos_token_id=None, **settings)[:, ids.shape[1] :]
-    assert found.tolist() == [generated(case.model, row, 12) for row in rows]
+    assert found.tolist() == [generated(case.model, row, count=12) for row in rows]
 
 
 CELLS: dict[str, Callable[[Case], None]] = {

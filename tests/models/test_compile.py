@@ -51,7 +51,7 @@ def test_tokens_take_the_next_positions_and_padding_the_slot_that_is_never_read(
     ("kind", "family", "rows"),
     [
         *(
-            pytest.param("fixed", family, 2, marks=() if family in ("llama", "gemma3") else pytest.mark.slow)
+            pytest.param("fixed", family, 2, marks=() if family == "gemma3" else pytest.mark.slow)
             for family in DECODER_ONLY
         ),
         ("symbolic", "t5", 1),
@@ -167,6 +167,7 @@ def test_a_replay_is_compared_twice():
         checked(values)
 
 
+@pytest.mark.slow
 def test_a_capture_reads_nothing_but_weights_and_arguments():
     loaded = wrap_model(tiny_model("llama"))
     graphs = []

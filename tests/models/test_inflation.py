@@ -12,6 +12,7 @@ from specdec_core.interface import ModelError
 from specdec_core.models import ModelSession, inflate, wrap_model
 from specdec_core.models.features import features_of
 from tests.models.hybrids import hybrid
+from tests.pairwise import some
 from tests.tiny import tiny_model
 
 LLAMAS = ("llama", "qwen3", "gemma3")
@@ -53,7 +54,7 @@ MAKERS = {
 }
 
 
-@pytest.fixture(params=MAKERS)
+@pytest.fixture(params=some(MAKERS, 4))
 def loaded(request):
     return wrap_model(MAKERS[request.param]())
 

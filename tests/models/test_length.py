@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import pytest
 import torch
@@ -17,6 +18,7 @@ from specdec_core.models import wrap_model
 from specdec_core.testing.harness.tiny_target import random_model
 from specdec_drafters.settings import TransformerConfig
 from specdec_drafters.transformer import TransformerDrafter
+from tests import tiny
 from tests.lossless import VOCAB, enumerate_continuations, p_value, sample
 from tests.tiny import BOTH_SIDES
 from tests.toys import CountingDrafter, Gamma, SparseDrafter
@@ -80,12 +82,7 @@ def greedy(loaded, prompts, tokens=24, drafter=None, gamma=(3, 1, 2)):
     return decoder.generate(prompts, GenerationSettings(max_new_tokens=tokens, ignore_eos=True)).sequences
 
 
-def generated(model, prompt, tokens=24):
-    ids = torch.tensor([prompt])
-    out = model.generate(
-        ids, attention_mask=torch.ones_like(ids), max_new_tokens=tokens, do_sample=False, eos_token_id=None
-    )
-    return out[0, len(prompt) :].tolist()
+generated = partial(tiny.generated, count=24, eos_token_id=None)
 
 
 PROMPTS = [[3, 4, 5, 6], [7, 8, 9] * 6, list(range(2, 32))]

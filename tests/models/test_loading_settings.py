@@ -16,6 +16,7 @@ from specdec_core.interface.settings import GenerationSettings, SamplingSettings
 from specdec_core.models import load_model, load_vocabulary, wrap_model
 from specdec_core.models.load import probe
 from specdec_core.models.load.resolve import has_encoder
+from tests import tiny
 from tests.pairwise import some
 from tests.tiny import FAMILIES, tiny_model
 from tests.toys import CountingDrafter, Gamma
@@ -56,12 +57,7 @@ def greedy(loaded):
 
 def generated(loaded):
     """The tokens of the model's own `generate`."""
-    rows = []
-    for prompt in PROMPTS:
-        ids = torch.tensor([prompt])
-        out = loaded.model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=12, do_sample=False)
-        rows.append(out[0, 1 if loaded.encoder_decoder else len(prompt) :].tolist())
-    return rows
+    return [tiny.generated(loaded.model, prompt, 12) for prompt in PROMPTS]
 
 
 @pytest.mark.parametrize(("name", "attention"), some(product(FAMILIES, ["eager", "sdpa"]), 6))

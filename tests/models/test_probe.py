@@ -14,7 +14,7 @@ from specdec_core.models.load.probe import TESTED_FAMILIES
 from specdec_core.testing.harness.tiny_target import random_model
 from tests.generation.families import OLD, build
 from tests.multimodal import IDS
-from tests.tiny import FAMILIES, tiny_model
+from tests.tiny import FAMILIES, generated, tiny_model
 from tests.toys import CountingDrafter, Gamma
 
 
@@ -34,9 +34,7 @@ def test_an_unknown_family_is_probed_and_decodes_like_generate(family, ragged):
     prompts = [[3, 4, 5, 6], [7]]
     rows = decoder.generate(prompts, GenerationSettings(max_new_tokens=12)).sequences
     for prompt, row in zip(prompts, rows, strict=True):
-        ids = torch.tensor([prompt])
-        expected = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=12, do_sample=False)
-        assert list(row.tokens) == expected[0, len(prompt) :].tolist()
+        assert list(row.tokens) == generated(model, prompt, 12)
 
 
 # A bias in each layer; embeddings that are asked for in three ways.

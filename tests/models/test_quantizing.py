@@ -66,7 +66,11 @@ EXIT = {"name": "early-exit", "model": "builtin:early-exit"}
         ("int8", {"name": "heads", "model": "builtin:heads"}),
         pytest.param("int8", {"name": "eagle3", "model": "builtin:eagle3"}, marks=pytest.mark.slow),
         pytest.param("int8", EXIT, marks=pytest.mark.slow),
-        (False, {"name": "hierarchical", "middle": {"name": "quantized", "bits": 4}, "drafter": EXIT, "gamma": 1}),
+        pytest.param(
+            False,
+            {"name": "hierarchical", "middle": {"name": "quantized", "bits": 4}, "drafter": EXIT, "gamma": 1},
+            marks=pytest.mark.slow,
+        ),
     ],
     ids=["heads", "eagle3", "early-exit", "middle"],
 )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import torch
 
@@ -20,7 +22,7 @@ from specdec_core.testing.harness import tiny_target
 from specdec_drafters.heads.drafter import HeadsDrafter
 from specdec_drafters.settings import HeadsConfig, TransformerConfig
 from specdec_drafters.transformer import TransformerDrafter
-from tests import lossless
+from tests import lossless, tiny
 from tests.conformance import failures, kit_of
 from tests.drafters.support import write_random_heads
 from tests.models.hybrids import FAMILIES, OWN_CACHES, REFUSED, VOCAB, hybrid
@@ -32,10 +34,7 @@ PROMPTS = ([5, 9, 11, 30, 21, 22, 7], [3], list(range(2, 36)))
 LENGTH = 28
 
 
-def generated(model, prompt, length=LENGTH):
-    ids = torch.tensor([prompt])
-    settings = {"attention_mask": torch.ones_like(ids), "do_sample": False, "eos_token_id": None}
-    return model.generate(ids, max_new_tokens=length, **settings)[0, len(prompt) :].tolist()
+generated = partial(tiny.generated, count=LENGTH, eos_token_id=None)
 
 
 class Scripted(CountingDrafter):
@@ -119,7 +118,7 @@ def test_a_kept_cache_goes_on_from_a_state_or_reads_again():
     prompt = PROMPTS[0]
     for keep, more in ((None, [4, 6]), (None, [8]), (4, [9]), (0, [1])):
         answer = list(decoder.generate(prompt, max_new_tokens=10, ignore_eos=True, cache=cache).tokens)
-        assert answer == generated(model, prompt, 10)
+        assert answer == generated(model, prompt, count=10)
         reused.append(cache.reused[0])
         prompt = [*(prompt + answer)[: keep and len(prompt) + keep], *more]
     assert reused[:3] == [0, 16, 28]
