@@ -5,14 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from specdec_drafters.ngram import arpa
 from specdec_drafters.ngram.arpa import read_arpa, write_arpa
 from specdec_drafters.ngram.kneser_ney import fit
 from tests.drafters.ngram_models import (
     LN_10,
-    arpa_entries,
-    assert_same_entries,
-    level_entries,
     sentences_of,
 )
 
@@ -41,21 +37,6 @@ def test_a_file_read_back_is_the_same_bit_for_bit(models, which, tmp_path):
             assert tables.context(context) == in_memory.context(context)
             key = tables.context(context)
             np.testing.assert_array_equal(tables.row(key), in_memory.row(key))
-
-
-def test_the_same_model_gives_the_same_bytes_in_order(models, tmp_path, monkeypatch):
-    model = models["small", 3]
-    write_arpa(tmp_path / "a", model.levels, model.known)
-    monkeypatch.setattr(arpa, "LINES_AT_ONCE", 7)
-    write_arpa(tmp_path / "b", model.levels, model.known)
-    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
-    entries = arpa_entries(tmp_path / "a")
-    assert_same_entries(entries, level_entries(model.levels, model.known), atol=1e-6)
-    order = {"<s>": V, "</s>": V + 1, "<unk>": V + 2}
-    keys = [[len(ngram), *(order[w] if w in order else int(w) for w in ngram)] for ngram in entries]
-    assert keys == sorted(keys)
-    fields = [len(line.split("\t")) for line in (tmp_path / "a").read_text().splitlines() if "\t" in line]
-    assert fields == [3] * (182 + 319) + [2] * 357  # the highest order has no back-off weights
 
 
 def oracle_of(path):

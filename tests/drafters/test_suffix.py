@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specdec_core.decoding.decoder import Decoder
-from specdec_core.interface import PointMass, TargetInfo
+from specdec_core.interface import TargetInfo
 from specdec_drafters.common.retrieval import GrowingText
 from specdec_drafters.settings import SuffixConfig
 from specdec_drafters.suffix import SuffixDrafter
@@ -170,15 +170,6 @@ def test_any_commits_and_rollbacks_equal_a_fresh_session(data, sources, earlier)
     drafter, info = drafter_with(max_match=4), info_for(2, V, sources)
     serve(drafter, *earlier)
     assert_commits_and_rollbacks_equal_a_fresh_session(drafter, info, data, texts)
-
-
-def test_a_tree_has_the_most_frequent_continuations():
-    request = request_for([[1, 2, 7, 5, 1, 2, 7, 6, 1, 2, 8, 1, 2]], [4])
-    request.tree, request.depth = object(), (2,)
-    proposal = drafter_with().open(info_for(1, V)).propose(request)
-    assert isinstance(proposal.q, PointMass)
-    assert proposal.tokens[0].tolist() == [7, 8, 6, 5]
-    assert proposal.parents[0].tolist() == [-1, -1, 0, 0]
 
 
 def test_a_prompt_that_comes_again_needs_few_target_calls():

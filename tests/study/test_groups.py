@@ -12,12 +12,11 @@ from specdec_core.interface.errors import ConfigError
 from specdec_core.study import compare
 from specdec_core.study.config.grouping import batches_of, groups_of
 from specdec_core.study.config.prompt_file import PromptText
-from specdec_core.study.report.groups import LEVELS, group_tables, summarize_groups
+from specdec_core.study.report.groups import group_tables, summarize_groups
 from specdec_core.study.report.quality import score
 from specdec_core.study.report.summary import summarize
 from specdec_core.study.run.finished_repeats import Output, Repeat
 from specdec_core.study.run.runner import run_study
-from tests.study.page_elements import Elements
 from tests.study.toy_study import Recorder
 
 
@@ -227,18 +226,3 @@ def test_other_groups_need_no_decoding_unless_batches_differ(rows, study, tmp_pa
         assert len(beside.request_seconds) == len(ROWS)
     with pytest.raises(ConfigError, match="another study"):
         run_study(study(None, "batch_size=2", "prompts.group=tier"), Recorder(), output=tmp_path / "two")
-
-
-def test_the_report_shades_cells_and_shows_the_texts_of_each_group(rows, study, tmp_path):
-    found = compare(study(None, "prompts.group=[kind, tier]"), tmp_path / "out", progress=False)
-    table, *_ = group_tables(found.rows)
-    shades = {shade for row in table.rows for shade in row.shades}
-    assert {0, LEVELS} <= shades <= {*range(LEVELS + 1)}
-    text = "\n".join(Elements(found.report.read_text()).texts)
-    assert "Block efficiency by kind and tier" in text
-    lines = (json.loads(line) for line in (tmp_path / "out" / "outputs.jsonl").read_text().splitlines())
-    (one,) = (line for line in lines if (line["run"], line["prompt"]) == ("echo-2", "1"))
-    figures = one["metrics"]["speculative_decoding"]
-    pairs = zip(figures["per_step_accepted"], figures["per_step_drafted"], strict=True)
-    steps = " ".join(str(n) if k == 2 else f"{n}/{k}" for n, k in pairs)
-    assert f"Accepted of each draft of 2: {steps}" in text

@@ -11,32 +11,15 @@ from specdec_core.study.report.layout import Column, ReportTable, Row
 
 
 @pytest.mark.parametrize(
-    ("value", "text"),
+    ("written", "text"),
     [
-        (None, "–"),
-        (0, "0×"),
-        (0.0004, "<0.01×"),
-        (-0.0004, ">-0.01×"),
-        (12.345, "12.35×"),
+        *((number(value, 2, "×"), text) for value, text in ((None, "–"), (0, "0×"), (0.0004, "<0.01×"))),
+        *((rate(value), text) for value, text in ((None, "–"), (0.994, "0.99"), (0.9996, ">0.99"), (1, "1.00"))),
+        *((share(value), text) for value, text in ((0, "0%"), (1e-4, "<1%"), (0.9999, ">99%"), (1, "100%"))),
     ],
 )
-def test_a_small_number_is_not_written_as_none(value, text):
-    assert number(value, 2, "×") == text
-
-
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [(None, "–"), (0, "0"), (0.0004, "<0.01"), (0.5, "0.50"), (0.994, "0.99"), (0.9996, ">0.99"), (1, "1.00")],
-)
-def test_only_all_is_written_as_1(value, text):
-    assert rate(value) == text
-
-
-@pytest.mark.parametrize(
-    ("value", "text"), [(0, "0%"), (1e-4, "<1%"), (0.5, "50%"), (0.9999, ">99%"), (1, "100%")]
-)
-def test_shares(value, text):
-    assert share(value) == text
+def test_only_nothing_and_all_are_written_as_0_and_1(written, text):
+    assert written == text
 
 
 def test_one_repeat_has_no_range():

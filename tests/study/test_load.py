@@ -102,20 +102,9 @@ def test_set_that_is_wrong_is_named(write, setting, message):
             "targt: builtin:target",
             "1:1: unknown key 'targt'. Did you mean 'target'? Available: ",
         ),
-        ("drafter: echo", "drafter: ecko", "4:14: runs[0].drafter: unknown drafter 'ecko'. Did you mean 'echo'"),
         ("gamma: 2", "gamma: -1", "5:12: runs[0].gamma: input should be greater than or equal to 0; given -1."),
         ("gamma: 2", "name: baseline\n    gamma: 2", "5:11: the name 'baseline' is taken by the baseline"),
-        (
-            "target: builtin:target",
-            "target: builtin:tarjet",
-            "1:9: unknown model 'builtin:tarjet'. Did you",
-        ),
         ("[a b c, d e f]", "[]", "2:10: the list of prompts has no prompts"),
-        (
-            "[a b c, d e f]",
-            "{limit: 3}",
-            "2:10: prompts: set exactly one of 'builtin', 'file', 'dataset', 'benchmark', 'texts' and 'tokens'",
-        ),
     ],
 )
 def test_what_is_wrong_has_line_and_column(problems, old, new, message):

@@ -16,21 +16,6 @@ runs:
   - {drafter: random, gamma: 2}
   - {drafter: random, gamma: 3, lenience: 1}
 """
-REFUSED = {
-    "0.5": "constant",
-    "{name: constant, lenience: 0.999}": "constant",
-    "{name: greedy, lenience: 0.3}": "argmax",
-    "{name: schedule, points: [[0, 1], [9, 0.5]]}": "schedule",
-    "{name: budgeted, max_deviation: 0.1}": "budgeted",
-}
-TAKEN = [
-    "1.0",
-    "constant",
-    "{name: greedy, lenience: 1}",
-    "{name: schedule, points: [[0, 1], [9, 1]]}",
-    "{name: budgeted, max_deviation: 0}",
-    "{name: budgeted, max_deviation: 3, min_lenience: 1}",
-]
 
 
 def test_a_study_is_not_asked_for_losslessness_unless_it_says_so(write):
@@ -40,19 +25,12 @@ def test_a_study_is_not_asked_for_losslessness_unless_it_says_so(write):
     assert len(study.runs) == 4
 
 
-@pytest.mark.parametrize("lenience", TAKEN)
-def test_what_is_always_1_is_taken(write, lenience):
-    study = load_study(write(STUDY + f"  - {{drafter: random, gamma: 4, lenience: {lenience}}}\n"))
-    assert study.config.lossless is True
-    assert len(study.runs) == 4
-
-
-@pytest.mark.parametrize("lenience", REFUSED)
-def test_what_may_be_below_1_is_refused_where_it_stands(lenience, problems):
-    text = STUDY + f"  - {{name: mine, drafter: random, gamma: 4, lenience: {lenience}}}\n"
-    (problem,) = problems(text)
+def test_what_may_be_below_1_is_refused_where_it_stands_and_what_is_always_1_is_taken(write, problems):
+    added = STUDY + "  - {name: mine, drafter: random, gamma: 4, lenience: {name: budgeted, max_deviation: %s}}\n"
+    (problem,) = problems(added % 0.1)
     assert problem.startswith("7:55: the lenience of run 'mine' may be below 1")
     assert "`lossless: true`" in problem
+    assert len(load_study(write(added % 0)).runs) == 4
 
 
 def test_it_may_be_asked_for_from_the_command_line(write, problems):

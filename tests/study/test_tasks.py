@@ -14,7 +14,7 @@ from specdec_core.study.report.tables import by_task, quality_table, results_tab
 from specdec_core.study.report.verdict import verdict
 from specdec_core.study.run import prepared, runner
 from specdec_core.study.run.runner import run_study
-from tests.study.toy_study import Recorder, in_turn
+from tests.study.toy_study import Recorder
 
 STUDY = """\
 target: {folder}
@@ -92,16 +92,6 @@ def test_a_run_may_not_choose_where_there_is_no_choice(study):
         study(text)
 
 
-def test_runs_take_turns_within_a_task(study):
-    recorder = Recorder()
-    loaded = study()
-    result = run_study(loaded, recorder)
-    assert recorder.timed[:4] == [(f"short: {name}", number) for name, number in in_turn(loaded.tasks[0], 1, 2)]
-    assert recorder.totals[recorder.stages.index("short: timing")] == 2 * (2 + 3 + 3)
-    assert len(recorder.loaded) == 1, "one target is loaded once"
-    assert len(result.repeats) == 16
-
-
 def test_prompts_of_all_tasks_are_checked_before_the_first_takes_time(study):
     recorder = Recorder()
     with pytest.raises(PromptError, match=r"^long-temperature=0: prompt '2' has \d+ tokens"):
@@ -164,23 +154,6 @@ def test_plain_sampling_is_not_tested_against_itself(study):
     assert short[0].quality["differences"] == {}
     assert short[0].quality["exact"] == 1.0
     assert set(short[1].quality["differences"]) >= {"chrf"}
-
-
-ODD = """\
-target: {folder}
-sampling: {{temperature: 0}}
-generation: {{max_new_tokens: 3, ignore_eos: true}}
-repeats: 1
-prompts: {{file: scored.jsonl}}
-tasks: [{{name: "[b]odd[/x]"}}, {{name: "odd?"}}, {{name: oddly}}]
-runs:
-  - {{name: "run[dim]", drafter: echo, gamma: 2, tasks: ["[b]odd[/x]", "odd?"]}}
-  - {{drafter: echo, gamma: 1}}
-"""
-
-
-def test_only_an_asterisk_stands_for_another_text_in_the_name_of_a_task(study):
-    assert [len(task.runs) for task in study(ODD).tasks] == [3, 3, 2]
 
 
 TWO_TARGETS = """\

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,16 @@ class Recorder:
 
     def measured(self, point: Mapping[str, float]) -> None:
         self.points.append(dict(point))
+
+
+def interrupting(step: int) -> Recorder:
+    """Return progress at whose step Ctrl-C is pressed."""
+
+    def press(stage: str, number: int) -> None:
+        if stage == "training" and number == step:
+            signal.raise_signal(signal.SIGINT)
+
+    return Recorder(press)
 
 
 def saved_targets(root: Path, sizes: Mapping[str, Mapping[str, int]] | None = None) -> Callable[..., LoadedModel]:

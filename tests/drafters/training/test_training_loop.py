@@ -12,7 +12,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from specdec_core.interface import ConfigError
 from specdec_core.interface.errors import NumericsError
 from specdec_drafters.training.loop import Objective, StepResult, TrainingFolder, learning_rate_share, train
-from tests.drafters.training.support import Recorder
+from tests.drafters.training.support import Recorder, interrupting
 
 SETTINGS = {"width": 3, "path": None}
 
@@ -59,16 +59,6 @@ def run(tmp_path, config_for):
         return toy
 
     return run
-
-
-def interrupting(step):
-    """Return progress at whose step Ctrl-C is pressed."""
-
-    def press(stage, number):
-        if stage == "training" and number == step:
-            signal.raise_signal(signal.SIGINT)
-
-    return Recorder(press)
 
 
 def equal(one, other):

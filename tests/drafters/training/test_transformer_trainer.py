@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
 
 import pytest
 import torch
@@ -21,7 +20,7 @@ from specdec_drafters.training.losses import TV_SCALE, overlap
 from specdec_drafters.training.rows import Batches, pad_rows, row_logits
 from specdec_drafters.training.sources import TrainingData
 from specdec_drafters.transformer import Distillation, TransformerDrafter, TransformerTrainer, new_model
-from tests.drafters.training.support import Recorder
+from tests.drafters.training.support import Recorder, interrupting
 
 
 @pytest.mark.parametrize(
@@ -192,14 +191,6 @@ def test_a_model_that_takes_less_than_the_rows_or_the_sources_is_refused(config_
     with pytest.raises(ConfigError, match=f"the longest of --sources has {longest + 1} tokens"):
         TransformerTrainer(config_for("t5", **{**given, "sources": sources})).train(Recorder())
     assert [path.name for path in tmp_path.iterdir()] == ["sources.jsonl"]
-
-
-def interrupting(step):
-    def press(stage, number):
-        if stage == "training" and number == step:
-            signal.raise_signal(signal.SIGINT)
-
-    return Recorder(press)
 
 
 def test_ctrl_c_leaves_a_checkpoint_and_no_output_and_resuming_ends_the_same(config_for, tmp_path):
