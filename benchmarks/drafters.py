@@ -175,12 +175,12 @@ def ngram_of(info: TargetInfo, text: np.ndarray, order: int) -> Drafter:
     """Return an n-gram drafter with tables estimated from token ids."""
     from specdec_drafters.ngram.candidates import NgramCandidates
     from specdec_drafters.ngram.drafter import NgramDrafter
-    from specdec_drafters.ngram.kneser_ney import estimate
+    from specdec_drafters.ngram.kneser_ney import fit
     from specdec_drafters.settings import NgramConfig
 
     drafter = object.__new__(NgramDrafter)
     drafter.target, drafter.config = info, NgramConfig(text="builtin:stdlib", order=order)
-    drafter.tables = estimate([text], info.vocab_size, order)
+    drafter.tables = fit([text], info.vocab_size, order).tables()
     drafter.candidates = NgramCandidates(drafter.tables, drafter.config.candidates)
     return drafter
 

@@ -118,6 +118,15 @@ class DatastoreConfig(MatchingConfig):
         return self
 
 
+def _only_source(config: PluginConfig, **meanings: str) -> str:
+    """Return which of some settings is given, of which there must be one."""
+    given = [name for name in meanings if getattr(config, name) is not None]
+    if len(given) != 1:
+        *first, last = (f"{name!r} ({meaning})" for name, meaning in meanings.items())
+        raise ValueError(f"give one of {', '.join(first)} and {last}; got {' and '.join(given) or 'none'}")
+    return given[0]
+
+
 MAX_ORDER = 10
 """The highest order of an ARPA file, as for KenLM."""
 
@@ -159,14 +168,10 @@ class NgramConfig(DrafterConfig):
 
     @model_validator(mode="after")
     def _check_source(self) -> NgramConfig:
-        sources = {"arpa": self.arpa, "text": self.text, "kenlm": self.kenlm}
-        given = [name for name, value in sources.items() if value is not None]
-        if len(given) != 1:
-            raise ValueError(
-                "give one of 'arpa' (an ARPA file), 'text' (a text to count) and 'kenlm' (a model for KenLM); got "
-                f"{' and '.join(given) or 'none'}"
-            )
-        self._check_applies(given[0])
+        source = _only_source(self, arpa="an ARPA file", text="a text to count", kenlm="a model for KenLM")
+        for name, sources in _APPLIES.items():
+            if source not in sources and getattr(self, name) != type(self).model_fields[name].default:
+                raise ValueError(f"{name!r} applies to {' and '.join(map(repr, sources))}, not to {source!r}")
         if self.kenlm is not None and find_spec("kenlm") is None:
             raise ValueError(missing_kenlm())
         if self.arpa is not None and is_shipped(self.arpa):
@@ -175,12 +180,6 @@ class NgramConfig(DrafterConfig):
             except ModelError as error:
                 raise ValueError(str(error)) from error
         return self
-
-    def _check_applies(self, source: str) -> None:
-        """Check that no setting is given that the source of the n-grams does not have."""
-        for name, sources in _APPLIES.items():
-            if source not in sources and getattr(self, name) != type(self).model_fields[name].default:
-                raise ValueError(f"{name!r} applies to {' and '.join(map(repr, sources))}, not to {source!r}")
 
 
 def missing_kenlm() -> str:
@@ -555,19 +554,14 @@ class NgramTrainerConfig(DataConfig):
 
     @model_validator(mode="after")
     def _check_source(self) -> NgramTrainerConfig:
-        sources = {"text": self.text, "ids": self.ids, "samples": self.samples}
-        given = [name for name, value in sources.items() if value is not None]
-        if len(given) != 1:
-            raise ValueError(
-                "give one of 'text' (a text to count), 'ids' (a file of token ids) and 'samples' (tokens to "
-                f"sample from the target); got {' and '.join(given) or 'none'}"
-            )
+        samples = "tokens to sample from the target"
+        source = _only_source(self, text="a text to count", ids="a file of token ids", samples=samples)
         if self.sources is not None and self.samples is None:
-            raise ValueError(f"'sources' applies to 'samples', not to {given[0]!r}")
+            raise ValueError(f"'sources' applies to 'samples', not to {source!r}")
         if self.text is None:
             for name, is_set in (("max_bytes", self.max_bytes is not None), ("split", self.split != "document")):
                 if is_set:
-                    raise ValueError(f"{name!r} applies to 'text', not to {given[0]!r}")
+                    raise ValueError(f"{name!r} applies to 'text', not to {source!r}")
         return self
 
 

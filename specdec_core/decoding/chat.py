@@ -54,17 +54,17 @@ class Conversations:
         self.histories: list[tuple[Message, ...]] = [()] * count
         self.cache = PrefixCache()
 
-    def send(
+    def stream(
         self,
         turns: Sequence[Prompt | Turn | None],
         settings: GenerationSettings,
         observers: Sequence[Observer] = (),
         *,
         seeds: Sequence[int],
-    ) -> BatchResult:
-        """Decode the next answer of each conversation.
+    ) -> Generator[StepReport, None, BatchResult]:
+        """Decode the next answer of each conversation; the generator's return value is the `BatchResult`.
 
-        A turn that fails leaves the conversations as they were.
+        A turn that fails, or a loop that is left early, leaves the conversations as they were.
 
         Args:
             turns: The next turn of each; None for those that have ended, which the result leaves out. A prompt is
@@ -75,20 +75,6 @@ class Conversations:
 
         Raises:
             SpecdecError: As for `Decoder.generate`, or the template rejects a conversation.
-        """
-        return finished(self.stream(turns, settings, observers, seeds=seeds))
-
-    def stream(
-        self,
-        turns: Sequence[Prompt | Turn | None],
-        settings: GenerationSettings,
-        observers: Sequence[Observer] = (),
-        *,
-        seeds: Sequence[int],
-    ) -> Generator[StepReport, None, BatchResult]:
-        """Decode the next answers step by step; the generator's return value is the `BatchResult`.
-
-        Arguments and errors are those of `send`. Leaving the loop early leaves the conversations as they were.
         """
         # The messages of each conversation up to its next answer.
         said = {n: (*self.histories[n], *turn.messages) for n, turn in enumerate(turns) if isinstance(turn, Turn)}
@@ -180,7 +166,7 @@ def answers(
             if left:
                 said = [turns[turn] if number in left else None for number, turns in enumerate(conversations)]
                 own = [seeds[number][turn] for number in left]
-                result = talk.send(said, settings, observers, seeds=own)
+                result = finished(talk.stream(said, settings, observers, seeds=own))
             yield going, _with_empty_answers(result, [number in ended for number in going], settings)
 
 

@@ -162,17 +162,17 @@ class DraftRecord:
         """Return the buffer for the q of the next position, `[B, V]` float32."""
         return self.buffer[:, len(self)]
 
-    def add_written(self, tokens: Tensor) -> None:
-        """Record a position whose q was written to `next_q()`. Nobody else may change the tokens."""
-        self._add(tokens, "written")
+    def add(self, tokens: Tensor | list[int], source: _Source) -> None:
+        """Record the tokens `[B]` of a position, which nobody else may change; on a GPU, certain ones as they are.
 
-    def add_certain(self, tokens: Tensor | list[int]) -> None:
-        """Record a position whose tokens `[B]` were certain; on a GPU, as the drafter leaves them."""
-        self._add(tokens, "certain")
-
-    def add_candidates(self, tokens: list[int], rows: list[TemperedCandidates | None]) -> None:
-        """Record a position drawn from candidates; None in rows that drew nothing."""
-        self._add(tokens, rows)
+        Args:
+            tokens: The tokens.
+            source: Where its q is: in `next_q()` if it is written.
+        """
+        if isinstance(tokens, Tensor) and tokens.device.type == "cpu":
+            tokens = tokens.tolist()
+        self._tokens.append(tokens)
+        self._sources.append(source)
 
     def add_line(self, tokens: Tensor, q: Distribution) -> None:
         """Record all tokens `[B, K]`, which stay where they are, as does q. Nothing is added to them."""
@@ -193,12 +193,6 @@ class DraftRecord:
                 self.buffer[index, len(had) : len(had) + len(new)] = q[index, : len(new)]
             had.extend(new)
         self._extended_q = self._extended_q or q is not None
-
-    def _add(self, tokens: Tensor | list[int], source: _Source) -> None:
-        if isinstance(tokens, Tensor) and tokens.device.type == "cpu":
-            tokens = tokens.tolist()
-        self._tokens.append(tokens)
-        self._sources.append(source)
 
     def columns(self, count: int) -> Tensor:
         """Return the first columns of tokens, `[B, count]` int64, in memory that the next step overwrites."""
@@ -394,7 +388,7 @@ class DraftRecorder:
             # q is one-hot on the drawn token: a point mass says so without V numbers a token.
             scores = self._to_probs.scores(given, prefixes)
             token = argmax(scores)
-            self._record.add_certain(token)
+            self._record.add(token, "certain")
             self._advance(None if self._keep_drafting is None else confidence_in(token, scores.softmax(dim=-1)))
             token = self._sampler.all_told(token, len(self._record) - 1)
         else:
@@ -464,7 +458,7 @@ class DraftRecorder:
                 tokens[index], confidence[index] = self._sampler.draw_candidate(
                     at, numbers[index][position], index, position
                 )
-        self._record.add_candidates(tokens, drawn_from)
+        self._record.add(tokens, drawn_from)
         self._advance(confidence)
         return list(tokens)
 
@@ -476,7 +470,7 @@ class DraftRecorder:
                 if self._keep_drafting is not None:
                     confidence[index] = tempered(row, 1.0).probability(tokens[index])
         position, took = len(self._record), [left > 0 for left in self._left]
-        self._record.add_certain(tokens)
+        self._record.add(tokens, "certain")
         self._advance(confidence)
         told = (self._sampler.told(token, index, position) for index, token in enumerate(tokens))
         return [own if more else token for own, token, more in zip(told, tokens, took, strict=True)]
@@ -608,7 +602,7 @@ class DraftRecorder:
         position = len(self._record)
         drawn = self._sampler.draw(q, lambda: self._step_uniforms()[:, position], position, self._left)
         token = drawn.clamp(max=self._shape[2] - 1)
-        self._record.add_written(token)
+        self._record.add(token, "written")
         self._advance(None if self._keep_drafting is None else confidence_in(token, q))
         return token
 

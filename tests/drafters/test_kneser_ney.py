@@ -8,7 +8,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from specdec_core.interface import ConfigError
-from specdec_drafters.ngram.kneser_ney import FALLBACK_DISCOUNTS, discounts_of, estimate, fit
+from specdec_drafters.ngram.kneser_ney import FALLBACK_DISCOUNTS, discounts_of, fit
 from tests.drafters.ngram_models import (
     DATA,
     arpa_entries,
@@ -55,7 +55,7 @@ def test_every_row_sums_to_one(sentences, order):
 
 
 def test_an_order_as_long_as_the_longest_document_and_no_longer():
-    assert estimate(arrays([0, 1, 2], [3]), 4, 3).order == 3
+    assert fit(arrays([0, 1, 2], [3]), 4, 3).tables().order == 3
     with pytest.raises(ConfigError, match=r"has 3 token\(s\) in a row; n-grams of order 4 need at least 4"):
         fit(arrays([0, 1, 2], [3]), 4, 4)
     for nothing in ([], arrays([]), arrays([], [])):

@@ -19,7 +19,7 @@ from specdec_drafters.ngram import candidates as ngram_candidates
 from specdec_drafters.ngram.arpa import read_arpa
 from specdec_drafters.ngram.candidates import NgramCandidates
 from specdec_drafters.ngram.drafter import NgramDrafter, _NgramSession
-from specdec_drafters.ngram.kneser_ney import estimate
+from specdec_drafters.ngram.kneser_ney import fit
 from specdec_drafters.settings import NgramConfig
 from tests.drafters.support import info_for, tree_request
 
@@ -74,9 +74,8 @@ def katz(tmp_path, order=None):
 def random_tables(order, vocab_size=9, seed=0):
     generator = np.random.default_rng(seed)
     weights = 1 / np.arange(1, vocab_size + 1)
-    return estimate(
-        [generator.choice(vocab_size, 300, p=weights / weights.sum()).astype(np.int32)], vocab_size, order
-    )
+    text = generator.choice(vocab_size, 300, p=weights / weights.sum()).astype(np.int32)
+    return fit([text], vocab_size, order).tables()
 
 
 def contexts_of(tables):

@@ -122,19 +122,13 @@ def masked(head: Eagle3Head, reading: TargetReading, lengths: Tensor) -> tuple[M
     assert head.mask_hidden is not None
     assert head.shape.mask_token_id is not None
     tokens = reading.rows.tokens[:, 1:-1]
-    layout = mask_layout(tokens, masked_wanted(reading.rows), lengths, head.shape.mask_token_id)
+    mask = reading.rows.mask
+    # As in decoding, the first token that the target sampled is read, not drafted.
+    layout = mask_layout(tokens, mask[:, 1:-1] & mask[:, 2:], lengths, head.shape.mask_token_id)
     before = head.combine(reading.states[:, : tokens.shape[1]])
     states = torch.cat([before, head.combine(head.mask_hidden).expand(len(before), layout.masks, -1)], dim=1)
     _, normed = head.read(layout.tokens, states, None, layout.visible[:, None], layout.positions)
     return layout, head.lm_head(layout.predictions(normed))
-
-
-def masked_wanted(rows: Rows) -> Tensor:
-    """Return the entries that predict a token of the text, `[B, T - 2]` bool.
-
-    As in decoding, the first token that the target sampled is read, not drafted.
-    """
-    return rows.mask[:, 1:-1] & rows.mask[:, 2:]
 
 
 def masked_loss(
@@ -333,22 +327,17 @@ class Eagle3Trainer(WeightsTrainer[Distillation]):
 
     def write(self, trained: Distillation, target: LoadedModel, run: TrainingRun) -> dict[str, str | int | float]:
         """Write the folder of the head, with the learning curve."""
-        return {**self._facts(trained.head, run), "curve": self._write(trained, target, run)}
-
-    def _facts(self, head: Eagle3Head, run: TrainingRun) -> dict[str, str | int | float]:
-        return {
+        config, head = self.config, trained.head
+        assert target.features is not None
+        facts: dict[str, str | int | float] = {
             **run.facts(sum(weight.numel() for weight in head.parameters() if weight.requires_grad)),
             "draft vocabulary": head.shape.draft_vocab_size,
             **run.acceptance("by position"),
         }
-
-    def _write(self, trained: Distillation, target: LoadedModel, run: TrainingRun) -> str:
-        config, head = self.config, trained.head
-        assert target.features is not None
         # A target that ships with a package is none that others could load.
         name = None if is_shipped(config.target) else config.target
         verifier = {"name_or_path": name, "architectures": list(target.model.config.architectures or [])}
-        card = {"fingerprint": target.features.fingerprint(), "facts": self._facts(head, run)}
+        card = {"fingerprint": target.features.fingerprint(), "facts": facts}
         keys = config_of(head, verifier, specdec=card, dtype=config.saved_as)
         dtype = getattr(torch, config.saved_as)
         tensors = {
@@ -360,4 +349,4 @@ class Eagle3Trainer(WeightsTrainer[Distillation]):
             tensors = {name: tensor for name, tensor in tensors.items() if name not in ("d2t", "t2d")}
         with writing_folder(config.output) as temporary:
             write_checkpoint(temporary, keys, {name: tensor.cpu() for name, tensor in tensors.items()})
-            return write_curve(run.trained.curve, temporary)
+            return {**facts, "curve": write_curve(run.trained.curve, temporary)}

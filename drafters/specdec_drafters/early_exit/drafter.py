@@ -178,11 +178,6 @@ def layer_count(target: LoadedModel) -> int:
     return count
 
 
-def identity(target: LoadedModel) -> Tensor:
-    """Return the translator that changes nothing, `[D, D]` float32."""
-    return torch.eye(target.model.get_output_embeddings().weight.shape[1])
-
-
 _TENSOR = "translator"
 
 

@@ -14,7 +14,6 @@ from specdec_drafters.early_exit.drafter import (
     best_of,
     exit_after,
     exit_alphas,
-    identity,
     layer_count,
     worth_of_each,
     write_exit,
@@ -92,7 +91,8 @@ class EarlyExitTrainer(WeightsTrainer[Distillation]):
         """Return the exits before training, by their number of layers."""
         target.model.requires_grad_(requires_grad=False)
         tried = range(1, layer_count(target) // 2 + 1) if self.config.layers is None else [self.config.layers]
-        exits = {layers: exit_after(target, layers, identity(target)) for layers in tried}
+        identity = torch.eye(target.model.get_output_embeddings().weight.shape[1])
+        exits = {layers: exit_after(target, layers, identity) for layers in tried}
         for model in exits.values():
             _translator(model).requires_grad_()
         return exits

@@ -11,7 +11,7 @@ from specdec_core.interface.base_drafters import draw_tree
 from specdec_drafters.common.texts import target_documents
 from specdec_drafters.ngram.arpa import read_arpa
 from specdec_drafters.ngram.candidates import NgramCandidates, NgramModel
-from specdec_drafters.ngram.kneser_ney import estimate
+from specdec_drafters.ngram.kneser_ney import fit
 from specdec_drafters.settings import NgramConfig, find_arpa
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def _load_tables(config: NgramConfig, target: TargetInfo) -> NgramTables:
         return read_arpa(find_arpa(config.arpa, target.folder), target.vocab_size, config.order)
     assert config.text is not None, "the config checks that one is given"
     tokens = target_documents("ngram", config.text, config.max_bytes, target)
-    return estimate(tokens, target.vocab_size, config.order or DEFAULT_TEXT_ORDER)
+    return fit(tokens, target.vocab_size, config.order or DEFAULT_TEXT_ORDER).tables()
 
 
 class _NgramSession(DraftSession):

@@ -35,7 +35,7 @@ from numpy.typing import NDArray
 
 from specdec_core.interface import ConfigError
 from specdec_drafters.common.texts import check_ids
-from specdec_drafters.ngram.backoff_tables import SPECIAL_WORDS, Level, NgramTables
+from specdec_drafters.ngram.backoff_tables import SPECIAL_WORDS, Level, NgramTables, build_level
 
 Integers: TypeAlias = NDArray[np.int64]
 Floats: TypeAlias = NDArray[np.float64]
@@ -89,11 +89,6 @@ class KneserNeyModel:
         return NgramTables(self.vocab_size, self.levels, self.known)
 
 
-def estimate(documents: Sequence[NDArray[np.int32]], vocab_size: int, order: int) -> NgramTables:
-    """Return the tables of `fit`."""
-    return fit(documents, vocab_size, order).tables()
-
-
 def fit(
     documents: Sequence[NDArray[np.int32]],
     vocab_size: int,
@@ -128,7 +123,8 @@ def fit(
             probability = shares[index].own + shares[index].gamma[level.contexts] * probability[level.shorter]
         is_context = index + 1 < order
         backoff = shares[index + 1].gamma if is_context else np.ones(len(level.words))
-        levels.append(_level(level, probability, backoff))
+        logs = _logarithm(probability), _logarithm(backoff)
+        levels.append(build_level(level.contexts, level.words, *logs, level.context_count))
     return KneserNeyModel(vocab_size, tuple(levels), known, discounts)
 
 
@@ -297,12 +293,6 @@ def _share(level: _Counted, discounts: Discounts) -> _Share:
     gamma = np.ones(level.context_count)  # what was never continued leaves everything
     np.divide(freed, totals, out=gamma, where=totals > 0)
     return _Share((level.counts - taken) / totals[level.contexts], gamma)
-
-
-def _level(level: _Counted, probability: Floats, backoff: Floats) -> Level:
-    first = np.zeros(level.context_count + 1, dtype=np.int64)
-    np.cumsum(np.bincount(level.contexts, minlength=level.context_count), out=first[1:])
-    return Level(level.words, _logarithm(probability), _logarithm(backoff), first)
 
 
 def _logarithm(values: Floats) -> NDArray[np.float32]:

@@ -10,6 +10,7 @@ from itertools import takewhile
 from types import MappingProxyType
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from specdec_core.decoding import TokenView, check_form, greedy_request
@@ -299,7 +300,7 @@ class SharedTokenRequest:
         """See `DraftRequest.sample_candidates`."""
         self._check_rows(rows)
         carried = [None if row is None else self._shared.candidates(row) for row in rows]
-        return self._shared.listed_to_drafter(self._outer.sample_candidates(carried))
+        return self._shared.to_drafter(torch.tensor(self._outer.sample_candidates(carried))).tolist()
 
     def extend(self, tokens: Sequence[Sequence[int]], q: Tensor | None) -> Sequence[bool]:
         """See `DraftRequest.extend`. A sequence ends before its first token that is not shared."""

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import reprlib
-from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from itertools import takewhile
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
@@ -106,16 +104,6 @@ class SharedTokens:
         tables = self.on(tokens.device)
         ids = tables.to_drafter[tokens]
         return torch.where(ids < 0, tables.drafters[0], ids)
-
-    def listed_to_drafter(self, tokens: Sequence[int]) -> list[int]:
-        """Return what `to_drafter` does, for tokens in a list."""
-        back = self._back
-        some = next(iter(back.values()))
-        return [back.get(token, some) for token in tokens]
-
-    @cached_property
-    def _back(self) -> dict[int, int]:
-        return {self.pairs[token]: token for token in sorted(self.pairs)}
 
     def of_drafter(self, q: Distribution) -> Distribution:
         """Return a distribution over shared tokens of the target, as one over the drafter's tokens."""

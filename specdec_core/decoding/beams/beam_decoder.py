@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from specdec_core.decoding.beams.beam_batch import BeamBatch
-from specdec_core.decoding.beams.beam_draft import BeamGamma, DraftSearch
+from specdec_core.decoding.beams.beam_draft import BeamDraft, BeamGamma, DraftSearch
 from specdec_core.decoding.beams.beam_rows import BeamRows
 from specdec_core.decoding.beams.prompt_beams import PromptBeams
 from specdec_core.decoding.beams.search import BeamRules
@@ -112,7 +113,7 @@ class BeamDecoder:
             gamma,
             spread,
             BatchInfo(len(copies), spread.max_gamma, rows_room, greedy=True),
-            new_tree=search,
+            new_tree=partial(BeamDraft, search),
         )
         return BeamBatch(prompts, copies, session, proposer, gamma, search, to_probs, candidates)
 

@@ -125,7 +125,7 @@ class _BeamGammaSession(GammaSession):
 
 @dataclass
 class DraftSearch:
-    """The limits of the drafter's beam search; makes each step's draft, as `NewTree` does.
+    """The limits of the drafter's beam search.
 
     Attributes:
         beams: w, the number of rows of each prompt.
@@ -139,18 +139,6 @@ class DraftSearch:
     eos_ids: tuple[int, ...]
     scores: Sequence[float] = ()
 
-    def __call__(
-        self,
-        shape: TreeShape,  # noqa: ARG002  (the scores decide on it)
-        budget: Sequence[int],
-        to_probs: LogitsToProbs,
-        record: DraftRecord,
-        prefixes: Sequence[Sequence[int]],
-        numbers: Callable[[], Sequence[Sequence[float]]],  # noqa: ARG002  (drafts are greedy)
-    ) -> BeamDraft:
-        """Return this step's draft."""
-        return BeamDraft(budget, to_probs, record, prefixes, self.scores, self)
-
 
 class BeamDraft:
     """One step's draft: the levels of the drafter's beam search.
@@ -159,28 +147,30 @@ class BeamDraft:
     scores.
 
     Args:
+        search: What is kept.
+        shape: Not read: the scores decide on it. These and the next are the arguments of `NewTree`.
         budget: The maximum number of nodes of each row: u times the levels of its prompt, 0 for finished ones.
         to_probs: The sampling settings for drafts.
         record: Holds the tokens.
         prefixes: The text of each row.
-        scores: The log probability of each row.
-        search: What is kept.
+        numbers: Not read: drafts are greedy.
     """
 
     def __init__(
         self,
+        search: DraftSearch,
+        shape: TreeShape,  # noqa: ARG002
         budget: Sequence[int],
         to_probs: LogitsToProbs,
         record: DraftRecord,
         prefixes: Sequence[Sequence[int]],
-        scores: Sequence[float],
-        search: DraftSearch,
+        numbers: Callable[[], Sequence[Sequence[float]]],  # noqa: ARG002
     ) -> None:
         self._budget, self._to_probs, self._record, self._prefixes = budget, to_probs, record, prefixes
         self._search = search
         self._level = 0
         self._nodes: list[list[tuple[int, int]]] = [[] for _ in budget]  # token and parent of each
-        first = zip(scores, budget, strict=True)
+        first = zip(search.scores, budget, strict=True)
         # A row that may not draft, or does not exist yet, has no continuations.
         self._paths = [[score if most and score > _NO_BEAM else -inf] for score, most in first]
         self._core: list[set[int]] = [{0} for _ in budget]  # which of them a search with w beams would have
