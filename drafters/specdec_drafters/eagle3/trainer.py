@@ -161,25 +161,6 @@ MOST_DRAFTED = 32_000
 """The default size of the draft vocabulary, if the target's is larger: that of published heads."""
 
 
-def chosen_layers(config: Eagle3TrainerConfig, target: LoadedModel) -> tuple[int, ...]:
-    """Return the layers that the head reads.
-
-    Raises:
-        ModelError: The target's hidden states cannot be read.
-        ConfigError: It does not have the layers.
-    """
-    if target.features is None:
-        raise ModelError(f"{target.name} has no output embedding; train another kind of drafter.")
-    count = target.features.num_layers
-    layers = config.aux_layers or default_layers(count)
-    if len(set(layers)) < len(layers) or not set(layers) <= set(range(count + 1)):
-        raise ConfigError(
-            f"aux_layers: {list(layers)} are not different layers of {target.name}, which has {count}: 0 to "
-            f"{count}. Give --aux-layers, such as --aux-layers 0 --aux-layers {count}."
-        )
-    return tuple(layers)
-
-
 def new_head(
     target: LoadedModel, layers: Sequence[int], ids: Tensor, seed: int, *, parallel: bool = False
 ) -> Eagle3Head:
@@ -322,8 +303,22 @@ class Eagle3Trainer(WeightsTrainer[Distillation]):
     distillation = Distillation
 
     def prepare(self, target: LoadedModel) -> tuple[int, ...]:
-        """Return the layers that the head reads."""
-        return chosen_layers(self.config, target)
+        """Return the layers that the head reads.
+
+        Raises:
+            ModelError: The target's hidden states cannot be read.
+            ConfigError: It does not have the layers.
+        """
+        if target.features is None:
+            raise ModelError(f"{target.name} has no output embedding; train another kind of drafter.")
+        count = target.features.num_layers
+        layers = self.config.aux_layers or default_layers(count)
+        if len(set(layers)) < len(layers) or not set(layers) <= set(range(count + 1)):
+            raise ConfigError(
+                f"aux_layers: {list(layers)} are not different layers of {target.name}, which has {count}: 0 to "
+                f"{count}. Give --aux-layers, such as --aux-layers 0 --aux-layers {count}."
+            )
+        return tuple(layers)
 
     def write(self, trained: Distillation, target: LoadedModel, run: TrainingRun) -> dict[str, str | int | float]:
         """Write the folder of the head, with the learning curve."""

@@ -53,21 +53,6 @@ def drafted(
         yield draft_step(reading, depth, states[:, :, depth], logits)
 
 
-def heads_shape(config: HeadsTrainerConfig, target: LoadedModel) -> HeadsShape:
-    """Return the sizes of the heads for a config.
-
-    Raises:
-        ModelError: The target has no output embedding.
-    """
-    features = target.features
-    if features is None:
-        raise ModelError(
-            f"{target.name} has no output embedding that heads could use; train another kind of drafter."
-        )
-    token_size = features.input_embeddings.shape[1] if config.reads_token else 0
-    return HeadsShape(config.heads, features.hidden_size, config.width or features.hidden_size, token_size)
-
-
 def read_rows(target: LoadedModel, rows: Rows) -> TargetReading:
     """Run the target over training sequences, with its last hidden states in float32.
 
@@ -166,10 +151,19 @@ class HeadsTrainer(WeightsTrainer[Distillation]):
     distillation = Distillation
 
     def prepare(self, target: LoadedModel) -> Heads:
-        """Return the heads before training."""
-        heads = Heads(heads_shape(self.config, target), self.config.seed)
-        assert target.features is not None
-        return heads.to(target.features.output_embeddings.device)
+        """Return the heads before training.
+
+        Raises:
+            ModelError: The target has no output embedding.
+        """
+        config, features = self.config, target.features
+        if features is None:
+            raise ModelError(
+                f"{target.name} has no output embedding that heads could use; train another kind of drafter."
+            )
+        token_size = features.input_embeddings.shape[1] if config.reads_token else 0
+        shape = HeadsShape(config.heads, features.hidden_size, config.width or features.hidden_size, token_size)
+        return Heads(shape, config.seed).to(features.output_embeddings.device)
 
     def write(self, trained: Distillation, target: LoadedModel, run: TrainingRun) -> dict[str, str | int | float]:
         """Write the file of the heads."""

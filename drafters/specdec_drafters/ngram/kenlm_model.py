@@ -76,7 +76,8 @@ def load_successors(
     digest.update("\n".join(map(model.word, unigrams.tolist())).encode())
     digest.update(unigrams.tobytes() + log_p.tobytes())
     name = f"{path.name}.{digest.hexdigest()[:16]}.successors"
-    places = [path.parent / name, _cache_folder() / name]
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "specdec"
+    places = [path.parent / name, cache / name]
     for place in places:
         found = _read(place, vocab_size)
         if found is not None:
@@ -159,10 +160,6 @@ def _keep(made: Successors, places: Sequence[Path]) -> None:
         PluginWarning,
         stacklevel=2,
     )
-
-
-def _cache_folder() -> Path:
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "specdec"
 
 
 LN_10 = math.log(10.0)

@@ -76,9 +76,12 @@ class Retokenizer:
         return () if begins or token not in self.special else (self.special[token],)
 
     def source(self, tokens: Sequence[int]) -> list[int]:
-        """Return an encoder's input in the drafter's tokens."""
+        """Return an encoder's input in the drafter's tokens, special ones included."""
         text = b"".join(self.target.texts[token] or b"" for token in tokens).decode("utf-8", "replace")
-        return self.drafter.encode_source(text.removeprefix(" ") if self.target.spaced else text)
+        ids: list[int] = self.drafter.tokenizer(text.removeprefix(" ") if self.target.spaced else text)[
+            "input_ids"
+        ]
+        return ids
 
     def split(self, text: Retokenized, tokens: Sequence[int], draft: Sequence[int]) -> list[int]:
         """Return a draft in the target's tokens.

@@ -67,11 +67,6 @@ class Spelling:
         ids: list[int] = self._continuing.encode(text, add_special_tokens=False).ids
         return ids
 
-    def encode_source(self, text: str) -> list[int]:
-        """Return the tokens of a text for an encoder, special ones included."""
-        ids: list[int] = self.tokenizer(text)["input_ids"]
-        return ids
-
     @cached_property
     def _continuing(self) -> Any:
         """A copy of the tokenizer, which shares its model, without what it does at the edges of a text."""

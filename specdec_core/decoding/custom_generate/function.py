@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from threading import Lock
 from time import perf_counter
 from typing import Any
@@ -24,7 +25,7 @@ from specdec_core.decoding.arguments import (
     run_settings,
     settings_or_default,
 )
-from specdec_core.decoding.batch_loop import steps_of
+from specdec_core.decoding.batch_loop import finished, steps_of
 from specdec_core.decoding.counts import Metrics, RequestMetrics
 from specdec_core.decoding.custom_generate.call import Call, hidden_arguments, of_prompts, read_call
 from specdec_core.decoding.custom_generate.columns import Columns
@@ -222,15 +223,9 @@ class GenerateWith:
         columns = Columns(call.ids, call.criteria, pad_id, call.streamer, to_probs, scores=scores, logits=logits)
         began = perf_counter()
         steps = steps_of(open_steps, call.rows, (), began, strict=self._strict)
-        while True:
-            try:
-                report = next(steps)
-            except StopIteration as end:
-                tally = end.value[2]
-                seconds = perf_counter() - began
-                metrics = replace(tally.metrics.with_seconds(seconds), tokens=columns.tokens)
-                return columns, metrics, tally.requests
-            columns.add(rows, report)
+        _, _, tally = finished(steps, partial(columns.add, rows))
+        metrics = replace(tally.metrics.with_seconds(perf_counter() - began), tokens=columns.tokens)
+        return columns, metrics, tally.requests
 
     def _with_stop_strings(
         self, criteria: StoppingCriteriaList, strings: str | Sequence[str] | None
