@@ -135,7 +135,7 @@ DEFECTS = [
     (SecondQuietly, LossyConfig, "deviation_greedy"),
     (Neighbors, TokenRuleConfig, "rows_independent"),
     (Dice, TokenRuleConfig, "deterministic"),
-    (InPlace, TokenRuleConfig, "inputs_unchanged"),
+    (InPlace, TokenRuleConfig, "answers"),
     (Reseeds, TokenRuleConfig, "global_state_unchanged"),
     (FromP, TokenRuleConfig, "decodes"),
     (Correct, PluginConfig, "answers"),

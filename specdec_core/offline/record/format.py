@@ -216,14 +216,10 @@ class RecordHeader(_Part):
     """One for each task."""
 
     @property
-    def array_names(self) -> tuple[str, ...]:
-        """Names of the arrays in `task-N.safetensors`."""
-        hidden = () if self.hidden_size is None else ("hidden",)
-        return (*hidden, "top_tokens", "top_probabilities") if self.top_k else hidden
-
-    def width(self, name: str) -> int | None:
-        """Return the size of the second axis of an array."""
-        return self.hidden_size if name == "hidden" else self.top_k
+    def arrays(self) -> dict[str, int]:
+        """The arrays in `task-N.safetensors`, and the size of the second axis of each."""
+        hidden = {} if self.hidden_size is None else {"hidden": self.hidden_size}
+        return hidden | dict.fromkeys(("top_tokens", "top_probabilities") if self.top_k else (), self.top_k)
 
     @property
     def encoder_decoder(self) -> bool:

@@ -146,14 +146,13 @@ def recorded_tokenizer(record: Record) -> Any:
     header = record.header
     if header.tokenizer is None:
         return None
-    source: str | Path = record.path / TOKENIZER
-    if is_shipped(header.target.model):
-        source = header.target.model
+    source = header.target.model if is_shipped(header.target.model) else str(record.path / TOKENIZER)
+    if is_shipped(source):
         tokenizer = load_vocabulary(source)[0]
-    elif not (record.path / TOKENIZER).is_dir():
+    elif not Path(source).is_dir():
         raise ConfigError(f"{record.path} has lost its folder `{TOKENIZER}`. Copy the record again.")
     else:
-        tokenizer = read_tokenizer(str(source), {"local_files_only": True, "trust_remote_code": False})
+        tokenizer = read_tokenizer(source, {"local_files_only": True, "trust_remote_code": False})
     if tokenizer is None or fingerprint_tokenizer(tokenizer) != header.tokenizer:
         raise ConfigError(
             f"{record.path}: the tokenizer in {source} is not the one of the recorded texts; copy the record "

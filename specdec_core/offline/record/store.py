@@ -88,7 +88,7 @@ def _arrays_file(folder: Path, number: int) -> Path:
 def _read_part(folder: Path, header: RecordHeader, number: int) -> RecordPart:
     """Return the texts of a task; of an interrupted recording, those that are whole."""
     path, arrays = _lines_file(folder, number), _arrays_file(folder, number)
-    rows = _array_rows(arrays, header) if header.array_names else None
+    rows = _array_rows(arrays, header) if header.arrays else None
     texts: list[RecordedText] = []
     prompts: dict[int, PromptText] = {}
     tokens = outgrown = 0
@@ -128,11 +128,11 @@ def _array_rows(path: Path, header: RecordHeader) -> int:
         return 0
     try:
         with safe_open(path, framework="np") as file:
-            shapes = {name: file.get_slice(name).get_shape() for name in header.array_names}
+            shapes = {name: file.get_slice(name).get_shape() for name in header.arrays}
     except (OSError, SafetensorError) as error:
         raise damaged(path, str(error)) from error
-    rows: int = shapes[header.array_names[0]][0]
-    if any(shape != [rows, header.width(name)] for name, shape in shapes.items()):
+    rows: int = next(iter(shapes.values()))[0]
+    if any(shape != [rows, width] for shape, width in zip(shapes.values(), header.arrays.values(), strict=True)):
         raise damaged(path, f"its arrays have the shapes {shapes}, which record.json contradicts")
     return rows
 
@@ -157,8 +157,10 @@ class RecordWriter:
     def __init__(self, path: Path, header: RecordHeader, *, fresh: bool = False) -> None:
         self.path = path
         check_folder(path)
-        if fresh:
-            _discard(path)
+        if fresh:  # whatever else is in the folder stays
+            shutil.rmtree(path / TOKENIZER, ignore_errors=True)
+            for file in (*path.glob("task-*"), path / FEATURES, path / HEADER):
+                file.unlink(missing_ok=True)
         if (path / HEADER).exists():
             there = _read_header(path)
             before, now = (one.model_dump(mode="json", exclude={"times"}) for one in (there, header))
@@ -204,7 +206,7 @@ class TaskWriter:
         lines = _whole_lines(self._lines)[:keep]
         with writing_file(self._lines) as temporary:
             temporary.write_bytes(b"".join(line + b"\n" for line in lines))
-        if keep and writer.header.array_names:
+        if keep and writer.header.arrays:
             counts = [len(json.loads(line).get("tokens", ())) for line in lines]
             self._arrays = {name: array[: sum(counts)] for name, array in load_file(self._file).items()}
             self._saved = len(counts)
@@ -239,7 +241,7 @@ class TaskWriter:
     def _save(self) -> None:
         if not self._waiting:
             return
-        for name in self._writer.header.array_names:
+        for name in self._writer.header.arrays:
             before = [self._arrays[name]] if name in self._arrays else []
             self._arrays[name] = np.concatenate([*before, *(getattr(text, name) for text in self._waiting)])
         if self._arrays:
@@ -269,10 +271,3 @@ def check_folder(path: Path) -> None:
 def _write_header(path: Path, header: RecordHeader) -> None:
     with writing_file(path / HEADER) as temporary:
         temporary.write_text(header.model_dump_json(indent=2) + "\n", encoding="utf-8")
-
-
-def _discard(path: Path) -> None:
-    """Delete the files of a record; whatever else is in the folder stays."""
-    shutil.rmtree(path / TOKENIZER, ignore_errors=True)
-    for file in (*path.glob("task-*"), path / FEATURES, path / HEADER):
-        file.unlink(missing_ok=True)

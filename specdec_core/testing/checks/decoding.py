@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from specdec_core.decoding.decoder import Decoder
 from specdec_core.interface import Drafter, GammaController
@@ -180,20 +181,20 @@ class DecodingChecks(DrafterChecks):
 
 
 def _require_equal(did: str, text: int, once: TextAcceptance, always: TextAcceptance) -> None:
-    hint = "Set `autoregressive = False` if q depends on where the draft began."
     for position in range(len(once)):
-        offered = int(once.offered[position]), int(always.offered[position])
-        if offered[0] != offered[1]:
-            got = f"a draft of {offered[1]} tokens at position {position} of text {text}"
-            raise CheckFailure(did, got, f"{offered[0]}, as many as there is room for", hint)
-        count = min(offered[0], len(once) - position)
-        one, other = (np.cumprod(acceptance.accept()[position, :count]) for acceptance in (once, always))
-        if count and np.abs(one - other).max() > _TOLERANCE:
-            index = int(np.abs(one - other).argmax())
+        expected, got = (_drafted(acceptance, position) for acceptance in (once, always))
+        if expected[0] != got[0] or not np.allclose(expected[1], got[1], rtol=0, atol=_TOLERANCE):
             raise CheckFailure(
                 did,
-                f"a draft from position {position} of text {text} is accepted up to token {index} with "
-                f"probability {other[index]:.4f}",
-                f"{one[index]:.4f}, as in drafts that began earlier",
-                hint,
+                f"at position {position} of text {text}, a draft of {got[0]} tokens that is accepted up to each "
+                f"with probability {got[1]}",
+                f"{expected[0]} tokens, with {expected[1]}, as in drafts that began earlier",
+                "Set `autoregressive = False` if q depends on where the draft began.",
             )
+
+
+def _drafted(acceptance: TextAcceptance, position: int) -> tuple[int, NDArray[np.float64]]:
+    """Return the length of a draft, and with which probability it is accepted up to each token of the text."""
+    offered = int(acceptance.offered[position])
+    count = min(offered, len(acceptance) - position)
+    return offered, np.cumprod(acceptance.accept()[position, :count])

@@ -136,7 +136,13 @@ class DrafterChecks(Kit):
 
 
 def require_same_drafts(
-    driver: SessionDriver, got: Sequence[Draft], expected: Sequence[Draft], what: str, hint: str | None = None
+    driver: SessionDriver,
+    got: Sequence[Draft],
+    expected: Sequence[Draft],
+    what: str,
+    hint: str | None = None,
+    *,
+    tokens: bool = False,
 ) -> None:
     """Fail unless the drafts of every row are equal, up to the first draft token that differs.
 
@@ -149,9 +155,12 @@ def require_same_drafts(
         expected: The drafts that it should have made.
         what: What `expected` is, for messages.
         hint: What usually fixes it.
+        tokens: Whether the tokens must be equal, too, as the random numbers are.
     """
     for row, (one, other) in enumerate(zip(got, expected, strict=True)):
         fault = _difference(one, other)
+        if fault is None and tokens and one.tokens != other.tokens:
+            fault = "its tokens differ"
         if fault is not None:
             drafted = f"row {row}: the draft {list(one.tokens)}; {fault}"
             raise driver.failure(drafted, f"{what}: {list(other.tokens)}", hint)
@@ -266,10 +275,9 @@ class ProposalChecks(DrafterChecks):
         for driver in self.sessions():
             other, batch = driver.reopen(), len(driver.rows)
             for step in range(4):
-                one, two = ([draft.tokens for draft in each.draft([4] * batch)] for each in (driver, other))
-                if one != two:
-                    hint = "Draw with `request.sample` or `request.draw`: the core has one generator for each row."
-                    raise driver.failure(f"the drafts {one}", f"those of another session: {two}", hint)
+                one, two = (each.draft([4] * batch) for each in (driver, other))
+                hint = "Draw with `request.sample` or `request.draw`: the core has one generator for each row."
+                require_same_drafts(driver, one, two, "the draft of another session", hint, tokens=True)
                 for each in (driver, other):
                     each.accept([step] * batch, [2] * batch)
 

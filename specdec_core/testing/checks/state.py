@@ -20,7 +20,7 @@ import torch
 from specdec_core.interface import Drafter
 from specdec_core.testing.checks.drafter import ROWS, SETTINGS, DrafterChecks, require_same_drafts
 from specdec_core.testing.failures import CheckFailure
-from specdec_core.testing.harness.session_driver import Draft, SessionDriver
+from specdec_core.testing.harness.session_driver import SessionDriver
 from specdec_core.testing.harness.state import frozen_heap, global_state, is_leaked, tensor_bytes
 from specdec_core.testing.harness.tiny_target import EOS, VOCAB, TinyTarget
 
@@ -259,7 +259,8 @@ class IsolationChecks(DrafterChecks):
                 sources = [driver.sources[row]]
                 alone = replace(driver, rows=[list(tokens)], sources=sources, indices=[row], prefilled=False)
                 for step, batched in enumerate(together):
-                    _require_same(driver, row, batched[row], alone.step(step)[0], "the row's draft alone")
+                    what = f"the draft of row {row} alone"
+                    require_same_drafts(driver, [batched[row]], alone.step(step), what, tokens=True)
                 alone.close()
 
     def test_budgets_independent(self) -> None:
@@ -274,7 +275,8 @@ class IsolationChecks(DrafterChecks):
                 budget = [3 if one == row else (0, 1, 4)[(one + row) % 3] for one in range(batch)]
                 uneven = other.draft(budget, seed=self.seed)
                 other.close()
-                _require_same(other, row, uneven[row], even[row], "its draft when all budgets are equal")
+                what = f"the draft of row {row} when all budgets are equal"
+                require_same_drafts(other, [uneven[row]], [even[row]], what, tokens=True)
 
     def test_sessions_independent(self) -> None:
         """Open sessions do not affect each other."""
@@ -288,7 +290,7 @@ class IsolationChecks(DrafterChecks):
             for step in range(4):
                 for driver, drafts in zip(both, alone, strict=True):
                     what = "its draft without another session"
-                    require_same_drafts(driver, driver.step(step), drafts[step], what, _STATE_HINT)
+                    require_same_drafts(driver, driver.step(step), drafts[step], what, _STATE_HINT, tokens=True)
             for driver in both:
                 driver.close()
 
@@ -361,14 +363,6 @@ class IsolationChecks(DrafterChecks):
                 "no more: closed sessions leave nothing behind",
                 _MEMORY_HINT,
             )
-
-
-def _require_same(driver: SessionDriver, row: int, got: Draft, expected: Draft, what: str) -> None:
-    """Fail unless a row drafted these tokens, with this q."""
-    others = [Draft((), ())] * row
-    require_same_drafts(driver, [*others, got], [*others, expected], what)
-    if got.tokens != expected.tokens:
-        raise driver.failure(f"row {row}: the draft {list(got.tokens)}", f"{what}: {list(expected.tokens)}")
 
 
 def _require_ended(before: set[threading.Thread], did: str) -> None:
