@@ -163,4 +163,4 @@ def test_bars_end_where_the_numbers_are():
     assert sum(one.width for one in fast) == pytest.approx(50 / scale)
     assert fast[3].width == 0.0
     assert [one.part for one in plain] == [*BASE["time_shares"]]
-    assert [one.share for one in plain if one.labeled] == ["50%", "20%", "15%"]
+    assert [one.share for one in plain if one.width >= charts.LABELED] == ["50%", "20%", "15%"]

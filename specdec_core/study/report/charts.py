@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 LEFT, RIGHT, TOP, BOTTOM = 34.0, 310.0, 14.0, 122.0
 """Bounds of the plot area of a curve, in units of its picture."""
 _STEPS = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0)
-_LABELED = 14.0
+LABELED = 14.0
 """Percent of the width from which a segment has room for its share, on a phone."""
 
 
@@ -45,11 +45,6 @@ class Segment:
     at: float
     width: float
     share: str
-
-    @property
-    def labeled(self) -> bool:
-        """Whether it has room for its share."""
-        return self.width >= _LABELED
 
 
 def segments(one: RunSummary, scale: float) -> list[Segment]:

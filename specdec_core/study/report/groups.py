@@ -130,10 +130,10 @@ class _Totals:
     def __init__(self, repeats: Collection[Repeat], batches: Sequence[Sequence[range]]) -> None:
         talks = sorted((talk for batch in batches for talk in batch), key=lambda talk: talk.start)
         number = sum(map(len, talks))
-        each = np.sum([_counts(repeat, number) for repeat in repeats], axis=0)
-        seconds = [_seconds(repeat, number) for repeat in repeats]
+        found = [_measured(repeat, number) for repeat in repeats]
+        each, seconds = np.sum(found, axis=0), [one[:, 4] for one in found]
         self.repeats = len(repeats)
-        self.counts: Floats = np.array([each[list(talk)].sum(axis=0) for talk in talks])
+        self.counts: Floats = np.array([each[list(talk), :4].sum(axis=0) for talk in talks])
         self.times: Floats = np.array(
             [
                 (sum(each[list(talk), 0].sum() for talk in batch), sum(_batch_seconds(s, batch) for s in seconds))
@@ -157,26 +157,20 @@ class _Totals:
         return {measure: units for measure, units in found.items() if units is not None}
 
 
-def _counts(repeat: Repeat, number: int) -> Floats:
-    """Return `[N, 4]`, the counts of one repeat."""
-    found = np.full((number, 4), np.nan)
+def _measured(repeat: Repeat, number: int) -> Floats:
+    """Return `[N, 5]`, the counts of one repeat and the time of each prompt."""
+    found = np.full((number, 5), np.nan)
     for one in repeat.by_prompt:
-        found[one.number] = one.tokens, one.steps, one.accepted, one.verified
-    for index, output in enumerate(() if repeat.by_prompt else repeat.outputs):
+        found[one.number] = one.tokens, one.steps, one.accepted, one.verified, one.seconds
+    if repeat.by_prompt:
+        return found
+    for index, output in enumerate(repeat.outputs):
         found[index, 0] = output.num_tokens
         if (metrics := output.metrics) is not None:
             accepted = metrics.num_accepted_draft_tokens
             rejected = np.nan if metrics.rejected is None else metrics.rejected
-            found[index, 1:] = metrics.steps, accepted, accepted + rejected
-    return found
-
-
-def _seconds(repeat: Repeat, number: int) -> Floats:
-    """Return `[N]`, the time of each prompt."""
-    found = np.full(number, np.nan)
-    known = [(one.number, one.seconds) for one in repeat.by_prompt] or list(enumerate(repeat.request_seconds))
-    for index, seconds in known:
-        found[index] = np.nan if seconds is None else seconds
+            found[index, 1:4] = metrics.steps, accepted, accepted + rejected
+    found[: len(repeat.request_seconds), 4] = repeat.request_seconds
     return found
 
 

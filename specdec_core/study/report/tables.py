@@ -147,9 +147,12 @@ def quality_table(summaries: Sequence[RunSummary]) -> ReportTable | None:
 
 def request_table(summaries: Sequence[RunSummary]) -> ReportTable | None:
     """Return percentiles over the requests of a task's runs; None if nothing was measured for each request."""
-    found = [(one, _request_figures(one)) for one in summaries if one.percentiles]
+    found = [(one, dict(one.percentiles)) for one in summaries if one.percentiles]
     if not found:
         return None
+    for one, figures in found:
+        if one.thinking is not None:
+            figures["thinking"] = {name: part["mean_acceptance_length"] for name, part in one.thinking.items()}
     shown = [one for one in _REQUESTS if any(one[0] in percentiles for _, percentiles in found)]
     rows = []
     for summary, percentiles in found:
@@ -159,11 +162,6 @@ def request_table(summaries: Sequence[RunSummary]) -> ReportTable | None:
         rows.append(Row((summary.name, *cells), "dim" if summary.name == BASELINE else ""))
     columns = (Column(f"{heading}\n{key}") for _, key, heading in shown)
     return ReportTable((Column("run", numeric=False), *columns), tuple(rows))
-
-
-def _request_figures(requests: RunSummary) -> dict[str, Mapping[str, float]]:
-    parts = {name: figures["mean_acceptance_length"] for name, figures in (requests.thinking or {}).items()}
-    return {**requests.percentiles, **({"thinking": parts} if parts else {})}
 
 
 _REQUESTS = (

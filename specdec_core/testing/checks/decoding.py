@@ -193,7 +193,7 @@ def _require_equal(did: str, text: int, once: TextAcceptance, always: TextAccept
             )
 
 
-def _drafted(acceptance: TextAcceptance, position: int) -> tuple[int, NDArray[np.float64]]:
+def _drafted(acceptance: TextAcceptance, position: int) -> tuple[int, NDArray[np.floating[Any]]]:
     """Return the length of a draft, and with which probability it is accepted up to each token of the text."""
     offered = int(acceptance.offered[position])
     count = min(offered, len(acceptance) - position)
