@@ -24,8 +24,18 @@ from specdec_core.interface import SpecdecError
 from specdec_core.models import wrap_model
 from specdec_core.models.prefix_cache import PrefixCache
 from tests import lossless
-from tests.models.hybrids import ATTENTION, FAMILIES, REFUSED, VOCAB, hybrid
-from tests.models.test_recurrent import LENGTH, PROMPTS, generated, scripted, texts
+from tests.models.hybrids import (
+    ATTENTION,
+    FAMILIES,
+    LENGTH,
+    PROMPTS,
+    REFUSED,
+    VOCAB,
+    generated,
+    hybrid,
+    scripted,
+    texts,
+)
 from tests.tiny import tiny_model
 from tests.toys import TableDrafter
 

@@ -1,11 +1,16 @@
-"""Tiny random models of families with recurrent layers, built from configs."""
+"""Tiny random models of families with recurrent layers, built from configs, and texts of theirs with drafts."""
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
 import transformers
+
+from specdec_core import Decoder
+from tests import tiny
+from tests.toys import CountingDrafter
 
 VOCAB = 40
 _IDS = {"bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 0}
@@ -187,3 +192,34 @@ def hybrid(name: str, vocab: int = VOCAB, sharpness: float = 4.0) -> Any:
             if weight.dim() > 1:
                 weight.mul_(sharpness)
     return model
+
+
+PROMPTS = ([5, 9, 11, 30, 21, 22, 7], [3], list(range(2, 36)))
+LENGTH = 28
+
+
+generated = partial(tiny.generated, count=LENGTH, eos_token_id=None)
+
+
+class Scripted(CountingDrafter):
+    """Drafts what plain decoding says, and is wrong at some positions of the text."""
+
+    def __init__(self, texts, right):
+        super().__init__(VOCAB)
+        self.texts, self.right = texts, right
+
+    def draft(self, tokens, budget):
+        text = next((text for text in self.texts if text[: len(tokens)] == list(tokens)), [])
+        at = range(len(tokens), min(len(tokens) + budget, len(text)))
+        return [text[n] if n * 7 % 10 < self.right * 10 else (text[n] + 1) % VOCAB for n in at]
+
+
+def scripted(model, right=0.6):
+    return Scripted([prompt + generated(model, prompt) for prompt in PROMPTS], right)
+
+
+def texts(loaded, drafter=None, gamma=None, prompts=PROMPTS):
+    result = Decoder(loaded, drafter, gamma=gamma, temperature=0, strict=True).generate(
+        list(prompts), max_new_tokens=LENGTH, ignore_eos=True
+    )
+    return [list(row.tokens) for row in result.sequences], result.metrics

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 import pytest
 import torch
 
@@ -22,43 +20,25 @@ from specdec_core.testing.harness import tiny_target
 from specdec_drafters.heads.drafter import HeadsDrafter
 from specdec_drafters.settings import HeadsConfig, TransformerConfig
 from specdec_drafters.transformer import TransformerDrafter
-from tests import lossless, tiny
+from tests import lossless
 from tests.conformance import failures, kit_of
 from tests.drafters.support import write_random_heads
-from tests.models.hybrids import FAMILIES, OWN_CACHES, REFUSED, VOCAB, hybrid
+from tests.models.hybrids import (
+    FAMILIES,
+    LENGTH,
+    OWN_CACHES,
+    PROMPTS,
+    REFUSED,
+    VOCAB,
+    Scripted,
+    generated,
+    hybrid,
+    scripted,
+    texts,
+)
 from tests.pairwise import some
 from tests.tiny import tiny_model
-from tests.toys import CountingDrafter, Gamma, TableDrafter
-
-PROMPTS = ([5, 9, 11, 30, 21, 22, 7], [3], list(range(2, 36)))
-LENGTH = 28
-
-
-generated = partial(tiny.generated, count=LENGTH, eos_token_id=None)
-
-
-class Scripted(CountingDrafter):
-    """Drafts what plain decoding says, and is wrong at some positions of the text."""
-
-    def __init__(self, texts, right):
-        super().__init__(VOCAB)
-        self.texts, self.right = texts, right
-
-    def draft(self, tokens, budget):
-        text = next((text for text in self.texts if text[: len(tokens)] == list(tokens)), [])
-        at = range(len(tokens), min(len(tokens) + budget, len(text)))
-        return [text[n] if n * 7 % 10 < self.right * 10 else (text[n] + 1) % VOCAB for n in at]
-
-
-def scripted(model, right=0.6):
-    return Scripted([prompt + generated(model, prompt) for prompt in PROMPTS], right)
-
-
-def texts(loaded, drafter=None, gamma=None, prompts=PROMPTS):
-    result = Decoder(loaded, drafter, gamma=gamma, temperature=0, strict=True).generate(
-        list(prompts), max_new_tokens=LENGTH, ignore_eos=True
-    )
-    return [list(row.tokens) for row in result.sequences], result.metrics
+from tests.toys import Gamma, TableDrafter
 
 
 @pytest.mark.parametrize("family", some(FAMILIES, 3))
