@@ -11,7 +11,6 @@ from specdec_core.models import compile_model, first_layers, load_model, pack, w
 from specdec_core.testing.harness.state import changed_state, model_state
 from specdec_core.theory.speed import walltime_improvement
 from specdec_drafters.early_exit.drafter import (
-    EXIT_FILE,
     EarlyExitDrafter,
     ExitCard,
     ExitWorth,
@@ -19,7 +18,6 @@ from specdec_drafters.early_exit.drafter import (
     cost_share,
     exit_after,
     exit_alphas,
-    read_exit,
     write_exit,
 )
 from specdec_drafters.settings import EarlyExitConfig
@@ -197,11 +195,6 @@ def test_a_trained_exit_of_another_target_or_number_of_layers_is_refused(tmp_pat
 
 def test_what_is_no_trained_exit_is_refused(tmp_path):
     target = target_of()
-    path = write_random(tmp_path / "early-exit.safetensors", target)
-    assert EXIT_FILE.find(str(tmp_path), tmp_path) == tmp_path / "early-exit.safetensors"
-    translator, card = read_exit(EXIT_FILE.find(path, tmp_path))
-    assert card.layers == 1
-    torch.testing.assert_close(translator, translator_for(target))
     (tmp_path / "empty").mkdir()
     with pytest.raises(ModelError, match=r"the folder has no early-exit.safetensors. Train an exit with"):
         drafter_for(target, model=str(tmp_path / "empty"))
