@@ -31,7 +31,7 @@ class StepTimes:
     seconds: float = 0.0
 
     def __add__(self, other: StepTimes) -> StepTimes:
-        return _added(self, other)
+        return _total_of(StepTimes, [self, other])
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ class Metrics:
     forced: int = 0
 
     def __add__(self, other: Metrics) -> Metrics:
-        return _added(self, other)
+        return Metrics.total([self, other])
 
     def __str__(self) -> str:
         alpha = "" if self.alpha is None else f"acceptance rate {self.alpha:.2f}, "
@@ -155,10 +155,6 @@ class Metrics:
 
 
 _Counts = TypeVar("_Counts", Metrics, StepTimes)
-
-
-def _added(one: _Counts, other: _Counts) -> _Counts:
-    return _total_of(type(one), [one, other])
 
 
 def _total_of(kind: type[_Counts], parts: Sequence[_Counts]) -> _Counts:
