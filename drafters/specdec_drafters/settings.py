@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import AfterValidator, Field, field_validator, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from specdec_core.interface import (
     DrafterConfig,
@@ -372,17 +372,10 @@ class ChainConfig(DrafterConfig):
 
     token_ids_only: ClassVar[bool] = True
 
-    drafters: tuple[NestedDrafter, ...]
+    drafters: Annotated[tuple[NestedDrafter, ...], Field(min_length=1)]
     """At least one drafter, in the order they are asked: names, or mappings with `name` and settings."""
     min_draft_tokens: Annotated[int, Field(ge=1)] = 1
     """A shorter draft is replaced by the next drafter's, unless it was sampled."""
-
-    @field_validator("drafters")
-    @classmethod
-    def _check_any(cls, drafters: tuple[Any, ...]) -> tuple[Any, ...]:
-        if not drafters:
-            raise ValueError("a chain needs at least one drafter")
-        return drafters
 
 
 class HierarchicalConfig(DrafterConfig, ModelSettings):
