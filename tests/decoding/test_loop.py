@@ -235,20 +235,6 @@ def test_a_sequence_with_its_own_seed_does_not_depend_on_the_batch(target):
         decoder.generate(prompts, settings, seeds=[1, 2])
 
 
-def test_an_empty_draft_counts_as_a_draft_call(target):
-    class Silent(CountingDrafter):
-        def draft(self, tokens, budget):
-            return []
-
-    trace = TraceObserver()
-    settings = GenerationSettings(max_new_tokens=5, ignore_eos=True)
-    metrics = Decoder(target, Silent(V), gamma=Gamma(2)).generate([[3, 4]], settings, [trace]).metrics
-    assert [report.asked for report in trace.reports] == [(2,), (2,), (2,), (1,), (0,)]
-    assert metrics.draft_calls == 4
-    assert metrics.drafted == 0
-    assert metrics.alpha is None
-
-
 @pytest.mark.parametrize(("draft_sampling", "ranks"), [(None, {0, 1}), (GREEDY, {0})])
 def test_drafts_use_the_targets_sampling_settings_or_their_own(target, draft_sampling, ranks):
     drafter, trace = TableDrafter(V), TraceObserver()

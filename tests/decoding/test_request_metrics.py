@@ -75,8 +75,3 @@ def test_a_request_takes_until_its_last_token(target):
     )
     assert len(result[0].tokens) == 1 < len(result[1].tokens)
     assert 0 < result[0].seconds < result[1].seconds <= result.metrics.seconds
-
-
-def test_beams_share_a_draft_and_have_no_counts(target):
-    beams = Decoder(target, TableDrafter(V), gamma=2, temperature=0).generate([1], max_new_tokens=4, beams=2)
-    assert (beams[0].metrics, beams[0].seconds) == (None, None)

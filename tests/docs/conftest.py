@@ -10,7 +10,7 @@ from filelock import FileLock
 from specdec_core.registry.registry import default_registry
 from tests.docs.hub import SmallHub
 from tests.docs.pages import ROOT
-from tests.drafters.test_assistant import assistants_built
+from tests.drafters.assistants import assistants_built
 from tests.packages import install
 
 

@@ -13,9 +13,9 @@ from transformers import AutoTokenizer
 from specdec_core.models import load_model, model_folder
 from tests.catalogue import write_random_eagle3
 from tests.docs.pages import ROOT
-from tests.drafters.test_assistant import target_of
-from tests.drafters.test_assistant import write as write_assistant
-from tests.drafters.test_mtp_of_target import write as write_target
+from tests.drafters.assistants import target_of
+from tests.drafters.assistants import write as write_assistant
+from tests.drafters.own_mtp import write as write_target
 from tests.tiny import tiny_model
 
 NAMES = re.compile(r"\b(?:google|meta-llama|owner|Qwen|RedHatAI)/[\w.-]*\w")

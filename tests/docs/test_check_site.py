@@ -21,15 +21,12 @@ RIGHT = r"""<p>Text, <code>\(code\)</code>, <span class="arithmatex"><span class
 <div style="overflow: auto"><div>It fits.</div></div>"""
 WRONG = {
     "<script>console.error('so not')</script>": "console: ",
-    "<script>nobody()</script>": "nobody is not defined",
     "<link rel='stylesheet' href='none.css'>": "not loaded: ",
     "<img src='none.png'>": "image not shown: none.png",
     "<script>fetch('https://example.org/b').catch(() => {})</script>": "request: https://example.org/b",
     r"<p>Where \(x\) stands</p>": "formula left as it is",
-    "<div class='arithmatex'>x</div>": "formula not rendered",
     "<span class='katex-error'>x</span>": "formula not read",
     "<div style='width: 700px'>wide</div>": "narrow, light: wider than the screen, 700 of 400: div",
-    "<pre style='overflow: auto'>" + "x" * 100 + "</pre>": "narrow, light: scrolls sideways by ",
     "<div style='overflow: auto'><p style='width: 1500px'>x</p></div>": "wide, dark: scrolls sideways",
     "<p style='color: #aaa; background: #bbb'>faint</p>": 'hardly seen, contrast 1.2: "faint"',
 }

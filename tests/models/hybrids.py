@@ -196,8 +196,6 @@ def hybrid(name: str, vocab: int = VOCAB, sharpness: float = 4.0) -> Any:
 
 PROMPTS = ([5, 9, 11, 30, 21, 22, 7], [3], list(range(2, 36)))
 LENGTH = 28
-
-
 generated = partial(tiny.generated, count=LENGTH, eos_token_id=None)
 
 
