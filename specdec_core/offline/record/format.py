@@ -221,11 +221,6 @@ class RecordHeader(_Part):
         hidden = {} if self.hidden_size is None else {"hidden": self.hidden_size}
         return hidden | dict.fromkeys(("top_tokens", "top_probabilities") if self.top_k else (), self.top_k)
 
-    @property
-    def encoder_decoder(self) -> bool:
-        """Whether the target reads a source with an encoder."""
-        return self.start_id is not None
-
 
 @dataclass(frozen=True, eq=False)
 class RecordPart:

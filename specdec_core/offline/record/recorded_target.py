@@ -98,7 +98,7 @@ def target_info(record: Record, folder: Path = Path(), device: str = "auto") -> 
         eos_ids=header.eos_ids,
         device=where,
         tokenizer=recorded_tokenizer(record),
-        encoder_decoder=header.encoder_decoder,
+        encoder_decoder=header.start_id is not None,
         folder=folder,
         features=RecordedFeatures(embeddings, where) if embeddings.exists() else None,
     )

@@ -26,7 +26,7 @@ def recorded_tasks(record: Record) -> tuple[Task, ...]:
         Task(
             name=part.header.task,
             target=record.header.target,
-            prompts_config=recorded_prompts(record, number) or _imported_prompts(part),
+            prompts_config=_prompts_config(record, number),
             prompts=part.prompts,
             chat_template=None,
             sampling=part.header.sampling,
@@ -42,24 +42,15 @@ def named_models(tasks: Iterable[Task]) -> frozenset[str]:
     return frozenset().union(*(task.target.names() for task in tasks))
 
 
-def recorded_prompts(record: Record, number: int) -> PromptsConfig | None:
-    """Return where the prompts of a part came from; None for imported texts.
-
-    Args:
-        record: The record.
-        number: Number of the part.
+def _prompts_config(record: Record, number: int) -> PromptsConfig:
+    """Return where the prompts of a part came from; imported ones with names for the columns that group them.
 
     Raises:
         ConfigError: The record says it in another way than a study does.
     """
-    settings = record.parts[number].header.prompts.settings
-    if settings is None:
-        return None
-    return validated(PromptsConfig, settings, f"{record.path / HEADER}: parts.{number}.prompts.settings")
-
-
-def _imported_prompts(part: RecordPart) -> PromptsConfig:
-    """Return imported prompts, with names for the columns that group them."""
+    part = record.parts[number]
+    if (settings := part.header.prompts.settings) is not None:
+        return validated(PromptsConfig, settings, f"{record.path / HEADER}: parts.{number}.prompts.settings")
     columns = len(part.prompts[0].group) if part.prompts else 0
     names = ("group",) if columns == 1 else tuple(f"group {n}" for n in range(1, columns + 1))
     prompts = tuple(prompt.tokens or () for prompt in part.prompts)

@@ -26,10 +26,7 @@ Outputs: TypeAlias = Mapping[tuple[str | None, str], "Sequence[Output]"]
 Traces: TypeAlias = Mapping[tuple[str | None, str], Mapping[str, Any]]
 """The trace of each run that has one, by task and run; see `Repeat.trace`."""
 
-_COLUMN_PREFIXES = {
-    **{name: name for name in ("quality", "replayed", "forecast")},
-    "time_shares": "time",
-}
+_COLUMN_PREFIXES = {"quality": "quality", "replayed": "replayed", "forecast": "forecast", "time_shares": "time"}
 """Mappings whose entries get a column each in `summary.csv`, and the prefix of the columns."""
 
 
@@ -142,10 +139,7 @@ def _cells(line: Mapping[str, Any]) -> dict[str, Any]:
     row: dict[str, Any] = {}
     for name, value in line.items():
         if name == "percentiles":
-            nested = {
-                f"request_{figure}_{key}": one for figure, each in value.items() for key, one in each.items()
-            }
-            row |= nested
+            row |= {f"request_{figure}_{key}": one for figure, each in value.items() for key, one in each.items()}
         elif name in _COLUMN_PREFIXES:
             row |= {f"{_COLUMN_PREFIXES[name]}_{key}": one for key, one in (value or {}).items()}
         else:

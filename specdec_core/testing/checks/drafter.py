@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeAlias
 
+import numpy as np
 import pytest
 import torch
 
@@ -327,13 +328,10 @@ def _collect(driver: SessionDriver, groups: Sequence[_Groups], prefix: int) -> N
 
 def _counts(groups: _Groups) -> list[tuple[list[float], list[float]]]:
     """Return observed and expected counts of each group."""
-    counts = []
-    for draws in groups.values():
-        observed = [0.0] * VOCAB
-        for token, _ in draws:
-            observed[token] += 1
-        counts.append((observed, (draws[0][1] * len(draws)).tolist()))
-    return counts
+    return [
+        (np.bincount([token for token, _ in draws], minlength=VOCAB).tolist(), (draws[0][1] * len(draws)).tolist())
+        for draws in groups.values()
+    ]
 
 
 def _not_from_q(counts: Sequence[tuple[list[float], list[float]]], where: str, p: float) -> CheckFailure:

@@ -338,31 +338,27 @@ class IsolationChecks(DrafterChecks):
     def test_sessions_freed(self) -> None:
         """It does not keep closed sessions, or their tensors, alive."""
         for target in self.targets:
-            drafter = self.drafter(target)
+            drafter, sizes = self.drafter(target), []
             with frozen_heap():
-                self._require_freed(target, drafter)
-
-    def _require_freed(self, target: TinyTarget, drafter: Drafter) -> None:
-        sizes = []
-        for _ in range(2):
-            for _ in range(2):
-                driver = self.open(target, drafter)
-                for step in range(4):
-                    driver.step(step)
-                driver.close()
-                session, log = driver.session, driver.log
-                del driver
-                if is_leaked(session):
-                    got = "the session is still alive: something refers to it"
-                    raise CheckFailure(f"{log}\nreleased it", got, "no reference to it", _MEMORY_HINT)
-            sizes.append(tensor_bytes())
-        if sizes[1] > sizes[0]:
-            raise CheckFailure(
-                f"{log}\ndid the same four times in all",
-                f"{sizes[1] - sizes[0]} more bytes of tensors alive after four sessions than after two",
-                "no more: closed sessions leave nothing behind",
-                _MEMORY_HINT,
-            )
+                for number in range(4):
+                    driver = self.open(target, drafter)
+                    for step in range(4):
+                        driver.step(step)
+                    driver.close()
+                    session, log = driver.session, driver.log
+                    del driver
+                    if is_leaked(session):
+                        got = "the session is still alive: something refers to it"
+                        raise CheckFailure(f"{log}\nreleased it", got, "no reference to it", _MEMORY_HINT)
+                    if number % 2:
+                        sizes.append(tensor_bytes())
+            if sizes[1] > sizes[0]:
+                raise CheckFailure(
+                    f"{log}\ndid the same four times in all",
+                    f"{sizes[1] - sizes[0]} more bytes of tensors alive after four sessions than after two",
+                    "no more: closed sessions leave nothing behind",
+                    _MEMORY_HINT,
+                )
 
 
 def _require_ended(before: set[threading.Thread], did: str) -> None:

@@ -19,11 +19,7 @@ import torch
 from specdec_core.interface import TargetFeatures
 
 _HANDLED = (signal.SIGINT, signal.SIGTERM)
-
-
-def _autocast(before: tuple[bool, bool]) -> None:
-    for device, enabled in zip(("cpu", "cuda"), before, strict=True):
-        torch.set_autocast_enabled(device, enabled)
+_DEVICES = ("cpu", "cuda")
 
 
 def _environment(before: Mapping[str, str]) -> None:
@@ -37,7 +33,10 @@ def _numpy() -> tuple[Any, ...]:
 
 
 SETTINGS: dict[str, tuple[Callable[[], Any], Callable[[Any], object]]] = {
-    "torch's autocast": (lambda: tuple(map(torch.is_autocast_enabled, ("cpu", "cuda"))), _autocast),
+    "torch's autocast": (
+        lambda: list(map(torch.is_autocast_enabled, _DEVICES)),
+        lambda before: list(map(torch.set_autocast_enabled, _DEVICES, before)),
+    ),
     "torch's default device": (
         torch.get_default_device,
         lambda device: torch.set_default_device(None if device.type == "cpu" else device),
@@ -56,7 +55,7 @@ SETTINGS: dict[str, tuple[Callable[[], Any], Callable[[Any], object]]] = {
     "the working directory": (os.getcwd, os.chdir),
     "signal handlers": (
         lambda: [signal.getsignal(number) for number in _HANDLED],
-        lambda before: [signal.signal(*pair) for pair in zip(_HANDLED, before, strict=True)],
+        lambda before: list(map(signal.signal, _HANDLED, before)),
     ),
     "environment variables": (lambda: dict(os.environ), _environment),
 }

@@ -72,20 +72,18 @@ class TinyTarget:
     """A target with `VOCAB` token ids and random weights.
 
     Attributes:
-        name: `decoder-only` or `encoder-decoder`.
         loaded: The model.
         info: What drafters are given. It cannot build nested plugins.
         state: Everything of the model and its tokenizer that a plugin could change, as it was built.
     """
 
-    name: str
     loaded: LoadedModel
     info: TargetInfo
-
     state: Mapping[str, Any] = field(repr=False)
 
     def __str__(self) -> str:
-        return f"the {self.name} target with {VOCAB} token ids"
+        kind = "encoder-decoder" if self.encoder_decoder else "decoder-only"
+        return f"the {kind} target with {VOCAB} token ids"
 
     @property
     def encoder_decoder(self) -> bool:
@@ -152,9 +150,8 @@ def tiny_target(encoder_decoder: bool = False, device: str = "cpu", *, tokenizer
         loaded = tiny_loaded_model(device, encoder_decoder=encoder_decoder)
         if tokenizer:
             loaded = replace(loaded, tokenizer=number_tokenizer(loaded.vocab_size))
-        name = "encoder-decoder" if encoder_decoder else "decoder-only"
         state = model_state(loaded.model, loaded.tokenizer, loaded.features)
-        _TINY_TARGETS[key] = TinyTarget(name, loaded, loaded.info(), state)
+        _TINY_TARGETS[key] = TinyTarget(loaded, loaded.info(), state)
     return _TINY_TARGETS[key]
 
 

@@ -82,7 +82,7 @@ def test_the_header_says_what_a_drafter_must_know(study, model_folder, tmp_path)
     loaded, header = load_model(model_folder), record.header
     assert (header.vocab_size, header.eos_ids, header.max_length) == (9, loaded.eos_ids, loaded.max_positions)
     assert header.fingerprint == loaded.features.fingerprint()
-    assert not header.encoder_decoder
+    assert header.start_id is None
     info, live = target_info(record, tmp_path), loaded.info(tmp_path)
     assert (info.vocab_size, info.eos_ids, info.folder) == (live.vocab_size, live.eos_ids, live.folder)
     assert info.tokenizer("a h z")["input_ids"] == live.tokenizer("a h z")["input_ids"]
