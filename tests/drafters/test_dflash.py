@@ -132,6 +132,10 @@ def test_no_blocks_beyond_the_positions_of_the_head(tmp_path):
         ({"config": {"aux_hidden_state_layer_ids": [0, 1, 5]}}, "a target with 4 layers has 0 to 4"),
         ({"config": {"block_size": 1}}, "has a block_size of 1, of which the first position holds the last token"),
         ({"drop": ["fc.weight"]}, "drafter 'dflash': .* lacks the weights fc.weight"),
+        (
+            {"layer": {"attention_bias": True}},
+            "lacks the weights .*k_proj.bias, .*o_proj.bias, .*q_proj.bias, .*v_proj",
+        ),
     ],
 )
 def test_checkpoints_that_do_not_fit_are_refused(tmp_path, changes, said):
