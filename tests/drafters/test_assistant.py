@@ -91,7 +91,7 @@ SLOW = ("inputs_unchanged", "inside_hierarchy", "replay_equals_live", "many_step
 def test_the_drafter_passes_the_kit(small, check):
     loaded, model = small
     state = model_state(loaded.model, loaded.tokenizer, loaded.features)
-    target = TinyTarget("decoder-only", loaded, loaded.info(), state)
+    target = TinyTarget(loaded, loaded.info(), state)
     said = {"config": AssistantConfig, "targets": property(lambda kit: (target,))}
     kit = kit_of(DrafterKit, lambda info: AssistantDrafter(AssistantConfig(model=model), info), **said)
     assert failure_of(kit, check) is None

@@ -91,7 +91,7 @@ CHECKS = ("hidden_states_declared", "rollback", "rows_independent", "draft_sampl
 @pytest.mark.parametrize("check", CHECKS)
 def test_the_drafter_passes_the_kit(small, check):
     state = model_state(small.model, small.tokenizer, small.features)
-    target = TinyTarget("decoder-only", small, small.info(), state)
+    target = TinyTarget(small, small.info(), state)
     said = {"config": MtpConfig, "targets": property(lambda kit: (target,))}
     kit = kit_of(DrafterKit, lambda info: MtpDrafter(MtpConfig(model="target"), info), **said)
     assert failure_of(kit, check) is None
