@@ -266,6 +266,9 @@ class Boundless(Gamma):
     def max_gamma(self):
         return self.most() if callable(self.most) else self.most
 
+    def open(self, batch):
+        return Gamma(0).open(batch)
+
 
 @pytest.mark.parametrize("most", [lambda: 1 // 0, 2.5, -1], ids=["raises", "fraction", "negative"])
 def test_without_a_valid_max_gamma_nothing_is_drafted(target, most):
