@@ -137,8 +137,9 @@ def record(prompt: str = PROMPT, gammas: Sequence[int] = GAMMAS, rounds: int = R
         "target": target.model,
         "drafter": drafter.loaded.model,
         "target's encoder": target.model.get_encoder(),
-        "drafter's encoder": drafter.loaded.model.get_encoder(),
     }
+    if drafter.loaded.model.get_encoder() is not target.model.get_encoder():  # a draft model may share it
+        modules["drafter's encoder"] = drafter.loaded.model.get_encoder()
     clock = Clock()
     rows: dict[int, list[Row]] = {gamma: [] for gamma in gammas}
     with clock.watching(modules):
