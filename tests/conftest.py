@@ -19,7 +19,13 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 gc.disable()
 
 # The tests run as any user, who may not be allowed to write into the checkout.
-hypothesis.settings.register_profile("default", database=None, max_examples=40)
+hypothesis.settings.register_profile(
+    "default",
+    database=None,
+    max_examples=40,
+    deadline=None,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
+)
 hypothesis.settings.load_profile("default")
 
 NO_DEVICE = pytest.StashKey[str | None]()
