@@ -145,7 +145,7 @@ def test_the_packages_pass_their_own_tests(tmp_path):
     done = run(tmp_path / "site", *words, *folders, folder=ROOT)
     assert done.returncode == 0, done.stdout + done.stderr
     for folder in folders:
-        name = "deviation_declared" if folder.name == "specdec-floor" else "lossless"
+        name = "distribution" if folder.name == "specdec-floor" else "lossless"
         assert re.search(rf"PASSED .*{folder.name}.*::test_{name}$", done.stdout, re.MULTILINE)
 
 
@@ -270,7 +270,7 @@ def test_the_lenience_controller_is_strict_at_first(make):
 @pytest.mark.slow
 def test_the_rule_deviates_as_it_reports(make):
     floor = make("rule", {"name": "floor", "share": 0.5})
-    assert not failures(kit_of(RuleKit, lambda: floor), "deviation_declared")
+    assert not failures(kit_of(RuleKit, lambda: floor), "distribution")
     decoder = Decoder(small_target("cpu"), TableDrafter(VOCAB), gamma=make("gamma", 3), rule=floor, strict=True)
     assert decoder.generate([PROMPT], LENGTH).metrics.deviation > 0
 

@@ -91,8 +91,9 @@ class EarlyExitTrainer(WeightsTrainer[Distillation]):
         """Return the exits before training, by their number of layers."""
         target.model.requires_grad_(requires_grad=False)
         tried = range(1, layer_count(target) // 2 + 1) if self.config.layers is None else [self.config.layers]
-        identity = torch.eye(target.model.get_output_embeddings().weight.shape[1])
-        exits = {layers: exit_after(target, layers, identity) for layers in tried}
+        width = target.model.get_output_embeddings().weight.shape[1]
+        # Each begins with an identity of its own, since it is trained in place.
+        exits = {layers: exit_after(target, layers, torch.eye(width)) for layers in tried}
         for model in exits.values():
             _translator(model).requires_grad_()
         return exits
