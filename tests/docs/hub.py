@@ -60,26 +60,23 @@ class SmallHub:
         return folder
 
     def _write(self, name: str, folder: Path) -> None:
-        tokenizer: Any
         built_in = model_folder(_BUILT_IN.get(name, "builtin:target"))
+        if name in _HEADS:
+            write_random_eagle3(folder, load_model(str(self.path(_HEADS[name]))))
+            return
+        tokenizer: Any = AutoTokenizer.from_pretrained(built_in)
+        folder.mkdir()
+        tokenizer.save_pretrained(folder)
         if name in _WITH_MTP:
-            tokenizer = AutoTokenizer.from_pretrained(built_in)
             likely = torch.zeros(len(tokenizer), 32)
             likely[100:103] = torch.randn(3, 32, generator=torch.Generator().manual_seed(0))
-            folder.mkdir()
             write_target(folder, _WITH_MTP[name], len(tokenizer), **{"lm_head.weight": likely})
-            tokenizer.save_pretrained(folder)
         elif name.startswith("google/gemma-4"):
-            tokenizer = AutoTokenizer.from_pretrained(built_in)
             if name.endswith("assistant"):
                 write_assistant(folder, vocab=len(tokenizer))
             else:
                 target_of(vocab=len(tokenizer)).model.save_pretrained(folder)
-            tokenizer.save_pretrained(folder)
-        elif name in _HEADS:
-            write_random_eagle3(folder, load_model(str(self.path(_HEADS[name]))))
         elif name in _RANDOM:
-            tokenizer = AutoTokenizer.from_pretrained(built_in)
             family, noise = _RANDOM[name]
             ids = {"eos_token_id": tokenizer.eos_token_id, "pad_token_id": None, "bos_token_id": None}
             model = tiny_model(family, len(tokenizer), **ids)
@@ -88,8 +85,6 @@ class SmallHub:
                 for weight in model.parameters():
                     weight += noise * weight.std() * torch.randn(weight.shape, generator=generator)
             model.save_pretrained(folder)
-            tokenizer.save_pretrained(folder)
         else:
-            shutil.copytree(built_in, folder)
-        if name not in _HEADS:
-            shutil.copy(ROOT / "examples" / "prompts" / "dialogue.jinja", folder / "chat_template.jinja")
+            shutil.copytree(built_in, folder, dirs_exist_ok=True)
+        shutil.copy(ROOT / "examples" / "prompts" / "dialogue.jinja", folder / "chat_template.jinja")
