@@ -84,7 +84,8 @@ def tiny_model(family: str, vocab: int = 40, seed: int = 0, sharpness: float = 4
 
 def generated(model: Any, prompt: list[int], count: int, **settings: Any) -> list[int]:
     """Return the tokens of the model's own greedy `generate` after a prompt, or for a source."""
-    ids = torch.tensor([prompt], device=model.device)
+    # Offloaded weights are on no device, which `model.device` would say.
+    ids = torch.tensor([prompt], device=model.get_output_embeddings().weight.device)
     settings = {"attention_mask": torch.ones_like(ids), "do_sample": False, **settings}
     tokens = model.generate(ids, max_new_tokens=count, **settings)
     return tokens[0, 1 if model.config.is_encoder_decoder else len(prompt) :].tolist()
