@@ -1,7 +1,5 @@
 """Every drafter that ships, built for a target small enough to enumerate, and gamma controllers with settings."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Static passes without a compiler or a GPU: traced, and replayed as they were traced."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

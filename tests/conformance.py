@@ -1,7 +1,5 @@
 """Checks of the kit, run one by one without a session of pytest for each."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

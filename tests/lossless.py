@@ -1,7 +1,5 @@
 """Losslessness by enumeration, as in the conformance kit, and the settings that the tests share."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping, Sequence
 

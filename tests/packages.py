@@ -1,7 +1,5 @@
 """Plugin packages as if installed: subprocesses find them beside those of the environment."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

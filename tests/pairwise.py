@@ -1,7 +1,5 @@
 """Pairwise selection: a few combinations in which every two values of different factors meet."""
 
-from __future__ import annotations
-
 from collections.abc import Hashable, Iterable
 from itertools import combinations, product
 

@@ -1,7 +1,5 @@
 """Two tokenizers of a few tokens over the letters a, b and c: that of the tiny target, and another."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from tokenizers import Tokenizer, decoders

@@ -1,7 +1,5 @@
 """The benchmarks that continue where they stopped: what they write, what they leave alone, what they refuse."""
 
-from __future__ import annotations
-
 import importlib
 import json
 import re

@@ -5,8 +5,6 @@ temperature, top-p, budgets that differ between the sequences of a batch and rea
 stops by confidence.
 """
 
-from __future__ import annotations
-
 import functools
 import warnings
 

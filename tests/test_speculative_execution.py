@@ -1,7 +1,5 @@
 """The example of speculative execution: its outcome has the distribution of the slow function."""
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 from collections import Counter

@@ -1,7 +1,5 @@
 """Rules for tests: pairwise selection, support modules, and facts instead of whole sentences."""
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Iterator

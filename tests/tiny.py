@@ -1,7 +1,5 @@
 """Tiny random models of each family, built from configs. Nothing is downloaded."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

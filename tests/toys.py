@@ -1,7 +1,5 @@
 """Drafters and controllers for tests: each takes one path through the core."""
 
-from __future__ import annotations
-
 import itertools
 import threading
 from collections.abc import Sequence

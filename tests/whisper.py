@@ -1,7 +1,5 @@
 """Tiny random Whisper models, and what they hear."""
 
-from __future__ import annotations
-
 import torch
 import transformers
 

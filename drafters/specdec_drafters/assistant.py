@@ -1,7 +1,5 @@
 """The assistant drafter: a small model that attends to the target's keys and values, from one position."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """The chain drafter: falls back to the next drafter when one has no draft."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """The dflash drafter: a head that reads the target's hidden states and drafts a block in one forward pass."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any

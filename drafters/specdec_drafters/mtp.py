@@ -1,7 +1,5 @@
 """The mtp drafter: a decoder layer that reads the target's last hidden states and drafts token by token."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Mapping
 from pathlib import Path

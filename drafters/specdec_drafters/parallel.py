@@ -1,7 +1,5 @@
 """The parallel drafter: a small model predicts all tokens of a draft in one forward pass, at mask tokens."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

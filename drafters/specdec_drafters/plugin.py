@@ -1,7 +1,5 @@
 """The registration of the drafters and their trainers with specdec. Importing this imports no torch."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from specdec_core.interface import PluginConfig, PluginSpec

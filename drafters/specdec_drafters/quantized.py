@@ -1,7 +1,5 @@
 """The quantized drafter: a copy of the target with weights of 8 or 4 bits (self-speculation)."""
 
-from __future__ import annotations
-
 from specdec_core.interface import TargetInfo
 from specdec_core.models import quantize
 from specdec_drafters.common.draft_model_loading import target_model

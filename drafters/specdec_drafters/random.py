@@ -1,7 +1,5 @@
 """The random drafter: every token of the vocabulary has the same probability."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -1,7 +1,5 @@
 """The suffix drafter: continues the longest match in the request itself and in earlier ones (suffix decoding)."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from threading import Lock
 

@@ -1,7 +1,5 @@
 """`specdec compare`: run a study and compare its drafters."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`specdec measure`: measure alpha, c and T(k) of drafters, without decoding speculatively."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path

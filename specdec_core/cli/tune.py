@@ -1,7 +1,5 @@
 """`specdec tune`: find the fastest drafter, settings and gamma."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Annotated
 

@@ -4,8 +4,6 @@ A job is a function and its arguments. It must be importable by its name, and it
 data, so that any worker can run it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import starmap

@@ -1,7 +1,5 @@
 """Jobs on the workers of a Ray cluster. Importing this imports no Ray; a pool does."""
 
-from __future__ import annotations
-
 import os
 import signal
 import threading

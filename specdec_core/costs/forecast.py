@@ -11,8 +11,6 @@ References:
     section 3.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """The file that `specdec measure` writes: the acceptance of drafters and the times of their steps."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated, Any, Literal
 

@@ -1,7 +1,5 @@
 """Structured output: constraints on a generated text. Importing this imports no torch."""
 
-from __future__ import annotations
-
 import json
 from importlib.util import find_spec
 from typing import Annotated, Any, Self

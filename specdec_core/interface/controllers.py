@@ -1,7 +1,5 @@
 """Controllers of gamma (how many tokens are drafted) and of lenience (how strictly drafts are verified)."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Errors the user can fix: each says what was given, what is allowed and what to do."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

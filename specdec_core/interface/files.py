@@ -14,8 +14,6 @@ A trainer calls `check_output` before it starts and writes inside `writing_file`
         temporary.write_text(table)
 """
 
-from __future__ import annotations
-
 import gzip
 import os
 import shutil

@@ -1,7 +1,5 @@
 """The outcome of a step, which drafters learn from, and its report, which controllers and observers see."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property

@@ -1,7 +1,5 @@
 """The description of a run: what drafts, how drafts are verified, and which of its settings go together."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from pydantic import BaseModel, ConfigDict, InstanceOf

@@ -1,7 +1,5 @@
 """Plugin specifications and the bases of plugin settings, which listing and validation read without torch."""
 
-from __future__ import annotations
-
 import inspect
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Trainers, which `specdec train NAME` runs to make a drafter's weights or tables, and their progress."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The base of settings, with the same error messages in Python as in a study, and the content of files."""
 
-from __future__ import annotations
-
 from typing import Any, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, ModelWrapValidatorHandler, ValidationError, model_validator

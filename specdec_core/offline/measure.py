@@ -1,7 +1,5 @@
 """Measuring drafters on the target's own texts: alpha by position, T(k), D(k) and the overhead."""
 
-from __future__ import annotations
-
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence

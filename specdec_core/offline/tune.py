@@ -1,7 +1,5 @@
 """Tuning: replay all runs of a study on its recorded texts, then time the best of them live."""
 
-from __future__ import annotations
-
 import os
 import tempfile
 from collections.abc import Mapping, Sequence

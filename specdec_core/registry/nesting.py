@@ -1,7 +1,5 @@
 """Plugins that are nested in the settings of other plugins."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, TypeAlias, get_args, get_origin

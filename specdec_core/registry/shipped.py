@@ -8,8 +8,6 @@ holds the file. What a reference means depends on what it is asked for::
     shipped_file("owner/name", "model", "generation_config.json")      # None: a folder, or a name on the hub
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """From the result of a study to the command that serves its best drafter in vLLM, and what to expect there."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

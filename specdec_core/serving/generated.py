@@ -1,7 +1,5 @@
 """Modules that `specdec export` generates. Importing this imports no torch."""
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Mapping

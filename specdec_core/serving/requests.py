@@ -1,7 +1,5 @@
 """The requests of a server that gives their texts and not their names, and a drafter's session for each."""
 
-from __future__ import annotations
-
 from array import array
 from collections.abc import Callable, Mapping
 

@@ -1,7 +1,5 @@
 """A drafter in transformers: the function that the `custom_generate/generate.py` of an exported folder calls."""
 
-from __future__ import annotations
-
 import copy
 import json
 import logging

@@ -1,7 +1,5 @@
 """The folder that `specdec export --to transformers` writes. Importing this imports no torch."""
 
-from __future__ import annotations
-
 import shlex
 import shutil
 from collections.abc import Mapping

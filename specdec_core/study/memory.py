@@ -1,7 +1,5 @@
 """The memory that the runs of a study need, forecast from configs before a weight is loaded."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The failure of a check: what it did, got and expected."""
 
-from __future__ import annotations
-
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """The base of the kits: a class of tests that builds the plugin under test."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

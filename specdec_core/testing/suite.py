@@ -1,7 +1,5 @@
 """The kits, and the module that `specdec check` has pytest run."""
 
-from __future__ import annotations
-
 from specdec_core.interface.spec import PluginKind
 from specdec_core.testing.checks.controllers import GammaKit, LenienceKit
 from specdec_core.testing.checks.decoding import DecodingChecks

@@ -9,8 +9,6 @@ References:
     Leviathan, Kalman, Matias: Fast Inference from Transformers via Speculative Decoding, arXiv 2211.17192.
 """
 
-from __future__ import annotations
-
 from typing import TypeAlias
 
 import numpy as np

@@ -4,8 +4,6 @@ References:
     Leviathan, Kalman, Matias: Fast Inference from Transformers via Speculative Decoding, arXiv 2211.17192.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

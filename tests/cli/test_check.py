@@ -1,7 +1,5 @@
 """`specdec check`."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

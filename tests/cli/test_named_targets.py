@@ -1,7 +1,5 @@
 """Nothing is loaded from the hub that only a record names."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """Jobs for the workers of a pool."""
 
-from __future__ import annotations
-
 import os
 import time
 from pathlib import Path

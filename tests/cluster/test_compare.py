@@ -1,7 +1,5 @@
 """`specdec compare --ray`: the results of a local run, also when a worker is killed in the middle."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

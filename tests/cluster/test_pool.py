@@ -1,7 +1,5 @@
 """A pool of Ray workers gives what this process gives, in the same order, whatever happens to a worker."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """`specdec replay --ray` and `specdec record --ray`: the same bytes as on this process."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

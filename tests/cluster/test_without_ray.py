@@ -1,7 +1,5 @@
 """`--ray` and pools without Ray."""
 
-from __future__ import annotations
-
 import sys
 from types import SimpleNamespace
 

@@ -1,7 +1,5 @@
 """Costs from the times that steps report."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

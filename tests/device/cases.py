@@ -1,7 +1,5 @@
 """Decoders whose parts are on chosen devices, alike but for these."""
 
-from __future__ import annotations
-
 from functools import cache
 from pathlib import Path
 from tempfile import mkdtemp

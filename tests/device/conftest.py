@@ -1,7 +1,5 @@
 """Tests that need a CUDA device, real or simulated: the run on the CPU leaves them out."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -3,8 +3,6 @@
 python -m tests.device.counting    count again, and write launches.json
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """Steps whose verification is captured with the target's pass: tokens, fallbacks, and their cost to the host."""
 
-from __future__ import annotations
-
 import warnings
 from copy import copy, deepcopy
 from dataclasses import replace

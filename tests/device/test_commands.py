@@ -1,7 +1,5 @@
 """Commands on a GPU: they record, replay, measure and compare the texts of the CPU, and train."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """The simulated GPU itself: what it computes, refuses, counts and delays."""
 
-from __future__ import annotations
-
 import copy
 
 import pytest

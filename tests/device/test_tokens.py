@@ -1,7 +1,5 @@
 """On a GPU, every feature gives the tokens that it gives on the CPU: random numbers are drawn there for both."""
 
-from __future__ import annotations
-
 from contextlib import nullcontext
 from itertools import product
 

@@ -1,7 +1,5 @@
 """A step waits for the device once, and copies what Python knows without waiting. Counts never grow."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import asdict
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Small models in the place of those of the hub that pages name: what the pages show runs without a download."""
 
-from __future__ import annotations
-
 import re
 import shutil
 from pathlib import Path

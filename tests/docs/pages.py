@@ -1,7 +1,5 @@
 """The pages that readers see, taken apart."""
 
-from __future__ import annotations
-
 import importlib.util
 import re
 import shlex

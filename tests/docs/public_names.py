@@ -1,7 +1,5 @@
 """The public names of every package."""
 
-from __future__ import annotations
-
 import importlib
 import pkgutil
 

@@ -1,7 +1,5 @@
 """`examples/algorithm1.py`: the tokens of the core, from plain torch on one page."""
 
-from __future__ import annotations
-
 import pytest
 
 from specdec_core import Decoder, load_model

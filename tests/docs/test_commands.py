@@ -1,7 +1,5 @@
 """Every command on a page exists, runs, and prints what the page shows."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import re

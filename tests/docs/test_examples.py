@@ -1,7 +1,5 @@
 """The plugins of the tutorials do what their pages say."""
 
-from __future__ import annotations
-
 import importlib
 import json
 import re

@@ -1,7 +1,5 @@
 """Drawings of the site: figures, and Table 1."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from itertools import pairwise

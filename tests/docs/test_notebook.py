@@ -1,7 +1,5 @@
 """The example notebook runs, and its results show themselves."""
 
-from __future__ import annotations
-
 import re
 import warnings
 from html import unescape

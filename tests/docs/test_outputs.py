@@ -1,7 +1,5 @@
 """Printed outputs on the site: their tables are tables, and each token of a trace has a box."""
 
-from __future__ import annotations
-
 import html
 import re
 

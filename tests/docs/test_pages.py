@@ -1,7 +1,5 @@
 """Links, quotes and generated parts of pages agree with the code."""
 
-from __future__ import annotations
-
 import importlib
 import re
 import shutil

@@ -1,7 +1,5 @@
 """The page on the paper's tables states what its recorded results show."""
 
-from __future__ import annotations
-
 import re
 
 from specdec_core.study import load_study

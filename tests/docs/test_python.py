@@ -1,7 +1,5 @@
 """The Python of the pages runs."""
 
-from __future__ import annotations
-
 import re
 import runpy
 from types import SimpleNamespace

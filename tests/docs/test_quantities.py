@@ -1,7 +1,5 @@
 """Sentences that state the same quantity state the same value."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.docs.pages import PAGES, ROOT, load

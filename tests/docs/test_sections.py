@@ -1,7 +1,5 @@
 """Index pages list the pages of their sections with their first sentences."""
 
-from __future__ import annotations
-
 import re
 from types import SimpleNamespace
 

@@ -1,7 +1,5 @@
 """The page on serving: `transformers serve` answers as OpenAI's server does, and decodes with the drafter."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """The site builds strictly, works from a folder without a network, and documents every public name."""
 
-from __future__ import annotations
-
 import importlib
 import posixpath
 import re

@@ -1,7 +1,5 @@
 """The interactive figure of a trace, in a browser; and the recorded trace of the site."""
 
-from __future__ import annotations
-
 import shutil
 
 import pytest

@@ -1,7 +1,5 @@
 """The tutorial, followed from its first command to its last."""
 
-from __future__ import annotations
-
 import importlib
 import os
 import re

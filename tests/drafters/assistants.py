@@ -1,7 +1,5 @@
 """Tiny assistants of Gemma 4 and their targets, from configs."""
 
-from __future__ import annotations
-
 from contextlib import contextmanager
 
 import pytest

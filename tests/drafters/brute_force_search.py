@@ -1,7 +1,5 @@
 """The longest match in some texts, found by trying every position."""
 
-from __future__ import annotations
-
 
 def search(texts, tokens, longest):
     """Return the length of the longest match, and every continuation of it."""

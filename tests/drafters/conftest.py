@@ -1,7 +1,5 @@
 """A tokenizer small enough to read, and tiny targets of trainings."""
 
-from __future__ import annotations
-
 import pytest
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel

@@ -1,7 +1,5 @@
 """Hierarchies of drafters that a test made."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from specdec_core.interface import (

@@ -6,8 +6,6 @@
 pip downloads the source of the installed version; g++ compiles it, which takes half a minute and needs no Boost.
 """
 
-from __future__ import annotations
-
 import argparse
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Tools of the n-gram tests: reference models, and reading ARPA files and levels in the plainest way."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

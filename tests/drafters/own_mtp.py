@@ -1,7 +1,5 @@
 """Tiny targets with an MTP layer of their own, as they are published."""
 
-from __future__ import annotations
-
 import copy
 import json
 

@@ -1,7 +1,5 @@
 """Heads of the speculators package: targets that they read, their logits, and a bench to draft on."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

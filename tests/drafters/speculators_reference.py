@@ -15,8 +15,6 @@ The output holds `logits`:
 - DFlash, `[A, block size, draft vocabulary]`: of the blocks that begin with x_0 ... x_(A - 1).
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys

@@ -1,7 +1,5 @@
 """Tools of the drafter tests: a sampler that needs no decoder, one step of a decoder, and random heads."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 

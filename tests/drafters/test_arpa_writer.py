@@ -1,7 +1,5 @@
 """Files that are written: read back the same, scored the same by KenLM, whole or not there."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

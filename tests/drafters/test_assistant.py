@@ -1,7 +1,5 @@
 """Assistants of Gemma 4: tiny ones from configs, against transformers' own code."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """The chain: who is asked, who is told what, and that nothing is chosen among what was drawn."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """The chain in the decoding loop: whoever drafted, the text is the target's."""
 
-from __future__ import annotations
-
 import pytest
 
 from specdec_core.decoding.decoder import Decoder

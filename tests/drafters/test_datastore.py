@@ -1,7 +1,5 @@
 """Reading and drafting of the datastore drafter; the search itself is tested in `test_retrieval.py`."""
 
-from __future__ import annotations
-
 import pytest
 
 from specdec_core.interface import ConfigError, PointMass, TargetInfo

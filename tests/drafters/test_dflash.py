@@ -1,7 +1,5 @@
 """The dflash drafter: the head of the speculators package, and what it keeps as a text grows."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from safetensors.torch import load_file

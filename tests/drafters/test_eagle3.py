@@ -1,7 +1,5 @@
 """The eagle3 drafter: the head of the speculators package, and what it reads as a text grows."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

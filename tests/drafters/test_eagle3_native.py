@@ -1,7 +1,5 @@
 """The eagle3 drafter with heads in the format of EAGLE's authors, which vLLM loads too."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

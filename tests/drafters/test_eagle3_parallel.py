@@ -1,7 +1,5 @@
 """The eagle3 drafter with a head that drafts in one pass (P-EAGLE): its logits, and that masks leave no trace."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """The early-exit drafter: q is that of the target's first layers; the exit is measured, given or trained."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """The heads drafter: what each head reads, which token it guesses, and whose heads it takes."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The hierarchical drafter: the middle model's own draws, whatever guesses for it, taken back on every level."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

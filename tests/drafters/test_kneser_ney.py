@@ -1,7 +1,5 @@
 """The estimator against `lmplz`, and against what a distribution must be."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import assume, given, settings

@@ -3,8 +3,6 @@
 How it drafts, commits and rolls back is tested in `test_eagle3.py`, with the session that both have.
 """
 
-from __future__ import annotations
-
 import pytest
 import torch
 from safetensors.torch import load_file

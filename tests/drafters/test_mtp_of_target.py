@@ -1,7 +1,5 @@
 """MTP layers in a target's own checkpoint, under the names that are published, against transformers' own code."""
 
-from __future__ import annotations
-
 import copy
 import json
 

@@ -1,7 +1,5 @@
 """The n-gram drafter through the plugin interface: its q, its sources of text, and what it refuses."""
 
-from __future__ import annotations
-
 import calendar
 import csv
 import textwrap

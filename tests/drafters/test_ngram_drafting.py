@@ -1,7 +1,5 @@
 """The n-gram drafter's candidates and its q, held against the row written out."""
 
-from __future__ import annotations
-
 import itertools
 from pathlib import Path
 

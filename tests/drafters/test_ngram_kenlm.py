@@ -1,7 +1,5 @@
 """Models in KenLM: scores of every kind of binary, the q that is recorded, the table of successors, and errors."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

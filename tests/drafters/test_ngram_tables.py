@@ -1,7 +1,5 @@
 """Back-off by hand, and how files are read."""
 
-from __future__ import annotations
-
 import gzip
 import math
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The parallel drafter: q of all depths from one forward pass over mask tokens that leave no trace."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

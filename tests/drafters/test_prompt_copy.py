@@ -1,7 +1,5 @@
 """Drafts of the prompt-copy drafter, against a search that tries every position."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """The quantized drafter: weights and activations are rounded as they should; q is what the copy computes."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn

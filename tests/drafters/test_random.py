@@ -1,7 +1,5 @@
 """The random drafter: q is 1/V, whatever the settings."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

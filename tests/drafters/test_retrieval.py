@@ -1,7 +1,5 @@
 """Matches of `suffix` and `datastore`, against searches that try every position, and their drafts."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The speculators package itself, in an environment of its own, against the drafters and the eagle3 trainer."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Drafts and memory of the suffix drafter; the search itself is tested in `test_retrieval.py`."""
 
-from __future__ import annotations
-
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest

@@ -1,7 +1,5 @@
 """`specdec train ngram` as a plugin: what it takes, what it writes, what it says, what it refuses."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from pydantic import ValidationError

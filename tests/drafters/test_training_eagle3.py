@@ -1,7 +1,5 @@
 """`specdec train eagle3`: drafts in training are those of decoding, and what comes of a training."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

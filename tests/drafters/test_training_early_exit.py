@@ -1,7 +1,5 @@
 """`specdec train early-exit`: which exits are trained, which is kept, and that it drafts."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """`specdec train heads`: what each head is held against, what is measured, and what comes of a training."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """`specdec train parallel`: chains of masks in one pass, the acceptance measured, and the written model."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """Drafters with another tokenizer: the target's distribution, their q in its tokens, and their outcomes."""
 
-from __future__ import annotations
-
 import re
 from itertools import accumulate
 from operator import and_, eq

@@ -1,7 +1,5 @@
 """Settings that the drafter `translated` takes, and those that it refuses."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """Text between two tokenizers: the texts of tokens, those that are shared, and a text in other tokens."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

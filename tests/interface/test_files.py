@@ -1,7 +1,5 @@
 """Files and folders are written completely or not at all."""
 
-from __future__ import annotations
-
 import errno
 import os
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Metadata of prompts: what the caller says of a request reaches each drafter, on all levels."""
 
-from __future__ import annotations
-
 import pytest
 
 from specdec_core.decoding.batch_loop import finished

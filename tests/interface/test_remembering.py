@@ -1,7 +1,5 @@
 """Drafters that keep knowledge between requests: what is declared, forwarded, learnt and forgotten."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """The base class of draft sessions refuses what could not work inside a hierarchy."""
 
-from __future__ import annotations
-
 import pytest
 
 from specdec_core.interface import DraftSession

@@ -1,7 +1,5 @@
 """The two simplest kinds of drafters: what they return is explained where it is wrong."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import pytest

@@ -1,7 +1,5 @@
 """`specdec measure`: acceptance by position, times, and the file of both."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from typer.testing import CliRunner

@@ -1,7 +1,5 @@
 """Tuning from end to end on a tiny target."""
 
-from __future__ import annotations
-
 import pytest
 from typer.testing import CliRunner
 

@@ -1,7 +1,5 @@
 """Rows without models: steps in which each draft token is accepted with a given probability."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

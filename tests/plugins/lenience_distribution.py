@@ -4,8 +4,6 @@ Written apart from the decoding loop: every draft, every verdict and every end o
 probability, and the controller's own session is told of each as a batch of one.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Iterator
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """The cost-aware controller: what it promises, in simulated seconds, and what it does on the way."""
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import replace
 from functools import cache

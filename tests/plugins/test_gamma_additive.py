@@ -1,7 +1,5 @@
 """The additive gamma: up when all was accepted, down when something was not."""
 
-from __future__ import annotations
-
 import pytest
 
 from specdec_plugins.gamma.adaptive import AdditiveGamma, AdditiveGammaConfig

@@ -1,7 +1,5 @@
 """Confidence: where drafts end, and what a row learns of it."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

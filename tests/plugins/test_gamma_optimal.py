@@ -1,7 +1,5 @@
 """The optimal gamma: from numbers that are given, and from a file of measurements."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

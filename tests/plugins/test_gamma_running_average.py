@@ -1,7 +1,5 @@
 """The running average: the derivative, the estimate of alpha, and where gamma goes."""
 
-from __future__ import annotations
-
 import pytest
 
 from specdec_core.theory.speed import optimal_gamma

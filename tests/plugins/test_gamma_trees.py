@@ -1,7 +1,5 @@
 """The controllers of trees: the shape they ask for, and what they refuse."""
 
-from __future__ import annotations
-
 import pytest
 from pydantic import ValidationError
 

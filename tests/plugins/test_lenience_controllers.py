@@ -1,7 +1,5 @@
 """Controllers of lenience by themselves: what their settings refuse, and what they say for which reports."""
 
-from __future__ import annotations
-
 import pytest
 from pydantic import ValidationError
 

@@ -1,7 +1,5 @@
 """Each controller through the Decoder, held against what its texts are distributed like, worked out exactly."""
 
-from __future__ import annotations
-
 import functools
 from collections import Counter
 

@@ -1,7 +1,5 @@
 """The specs of the two plugin packages are light, complete and importable."""
 
-from __future__ import annotations
-
 import importlib
 
 import pytest

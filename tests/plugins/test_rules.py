@@ -1,7 +1,5 @@
 """Each acceptance rule against the distribution it must have, by enumeration, and through the decoder."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import product
 

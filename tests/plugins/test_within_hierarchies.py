@@ -1,7 +1,5 @@
 """Controllers of gamma on both levels of a hierarchy. By themselves they are judged in tests/testing."""
 
-from __future__ import annotations
-
 import pytest
 
 from specdec_core import default_registry

@@ -1,7 +1,5 @@
 """The commands of the recipes: each shows its help; cards are those that ship; the pair's target is trained."""
 
-from __future__ import annotations
-
 import importlib
 import json
 import shutil

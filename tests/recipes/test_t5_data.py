@@ -1,7 +1,5 @@
 """The readers, cleaning and splits of the built-in T5's data, on small invented catalogs."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

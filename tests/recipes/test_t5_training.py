@@ -1,7 +1,5 @@
 """The built-in T5 pair: its tokenizer, batches, shapes, losses, n-grams and measures."""
 
-from __future__ import annotations
-
 import argparse
 import copy
 import itertools

@@ -1,7 +1,5 @@
 """Modules that `specdec export` writes: whatever folders and settings are called, only literals differ."""
 
-from __future__ import annotations
-
 import ast
 from pathlib import Path
 

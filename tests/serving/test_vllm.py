@@ -1,7 +1,5 @@
 """Drafters in vLLM: on the calls of its runner they draft what they draft here."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Sequence
 from pathlib import Path

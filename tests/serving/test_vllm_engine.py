@@ -1,7 +1,5 @@
 """vLLM itself with every drafter that exports: plain texts, and the accepted tokens of each step as here."""
 
-from __future__ import annotations
-
 import logging
 from collections import Counter
 from pathlib import Path

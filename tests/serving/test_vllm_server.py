@@ -1,7 +1,5 @@
 """Studies against `vllm serve`, started as `specdec export` says, and the answers that the default tests read."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

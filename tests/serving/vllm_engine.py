@@ -1,7 +1,5 @@
 """vLLM itself, with its engine in this process. `.ci/run vllm` makes the environment and sets its variables."""
 
-from __future__ import annotations
-
 import json
 import shlex
 import sys

@@ -5,8 +5,6 @@ After `vllm/v1/worker/gpu_input_batch.py` (`add_request`, `remove_request`, `con
 the text of each request is known, as that of greedy decoding is.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace

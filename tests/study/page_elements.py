@@ -1,7 +1,5 @@
 """The elements of a page."""
 
-from __future__ import annotations
-
 import re
 from html.parser import HTMLParser
 

@@ -1,7 +1,5 @@
 """Summaries of runs, as a study would have measured them."""
 
-from __future__ import annotations
-
 from dataclasses import fields
 
 from specdec_core.study.report.summary import RunSummary

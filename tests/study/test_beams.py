@@ -1,7 +1,5 @@
 """Beams in a study: the baseline is beam search, too, and settings that make no sense are refused."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

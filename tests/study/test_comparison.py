@@ -1,7 +1,5 @@
 """A study from Python: what is taken, what comes back, and what is shown."""
 
-from __future__ import annotations
-
 import json
 import logging
 import re

@@ -1,7 +1,5 @@
 """Constraints in a study: of all tasks or of one, in results, and refused where nothing knows of them."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 

@@ -1,7 +1,5 @@
 """Studies of conversations: each turn follows the answers of the run that decodes it."""
 
-from __future__ import annotations
-
 import json
 import shutil
 

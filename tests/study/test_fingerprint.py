@@ -1,7 +1,5 @@
 """Files that settings name are identified by their contents."""
 
-from __future__ import annotations
-
 import pytest
 
 from specdec_core._version import code_digest, installed_version

@@ -1,7 +1,5 @@
 """`lossless: true`: a study that takes no run whose lenience may be below 1."""
 
-from __future__ import annotations
-
 import pytest
 
 from specdec_core.interface import ConfigError

@@ -1,7 +1,5 @@
 """Plugins in the settings of plugins: how a study names them, and what is said when it names them wrongly."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

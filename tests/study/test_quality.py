@@ -1,7 +1,5 @@
 """Scores are those of the libraries; differences are those of single outputs."""
 
-from __future__ import annotations
-
 import json
 import logging
 import random

@@ -1,7 +1,5 @@
 """The acceptance rule of a run: how it is named, shown and refused."""
 
-from __future__ import annotations
-
 import pytest
 
 from specdec_core.interface import ConfigError

@@ -1,7 +1,5 @@
 """A study of toy drafters, what records its progress, and the order of its runs."""
 
-from __future__ import annotations
-
 import re
 
 from specdec_core.study.run.runner import turns

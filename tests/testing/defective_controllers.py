@@ -1,7 +1,5 @@
 """Controllers with one planted defect each, and the check that must catch it."""
 
-from __future__ import annotations
-
 import random
 
 import torch

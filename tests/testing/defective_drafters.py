@@ -1,7 +1,5 @@
 """Drafters with one planted defect each, and the checks that must catch it."""
 
-from __future__ import annotations
-
 import os
 import random
 import signal

@@ -1,7 +1,5 @@
 """Every built-in controller passes the conformance kit, with settings for each way it works."""
 
-from __future__ import annotations
-
 import pytest
 
 from specdec_core import default_registry

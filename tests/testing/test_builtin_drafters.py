@@ -5,8 +5,6 @@ for two drafters that differ. `-m slow` adds the slow checks, and those of exact
 and with other settings.
 """
 
-from __future__ import annotations
-
 import pytest
 
 from specdec_core import default_registry

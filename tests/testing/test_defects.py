@@ -1,7 +1,5 @@
 """The kit itself: each planted defect is caught by its check, and plugins without one pass."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

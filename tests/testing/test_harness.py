@@ -1,7 +1,5 @@
 """The kit's harness: statistics, enumeration, tiny targets and global state."""
 
-from __future__ import annotations
-
 import random
 from collections import Counter
 from contextlib import nullcontext

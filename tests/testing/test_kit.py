@@ -1,7 +1,5 @@
 """The frame of the kit: how a plugin is named or made, how pytest runs it, and what a failure says."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

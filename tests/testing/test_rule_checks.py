@@ -1,7 +1,5 @@
 """The kit on acceptance rules: those that ship conform, and each defect is found by the check for it."""
 
-from __future__ import annotations
-
 import os
 import random
 from dataclasses import replace

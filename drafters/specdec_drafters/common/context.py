@@ -1,7 +1,5 @@
 """A batch of a drafter that attends to the committed tokens, by keys and values made of the target's states."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 import torch

@@ -1,7 +1,5 @@
 """Shared parts of draft heads of the speculators package that read the target's hidden states."""
 
-from __future__ import annotations
-
 import inspect
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence

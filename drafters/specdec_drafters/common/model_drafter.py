@@ -1,7 +1,5 @@
 """Drafters that draft with their own model, token by token."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

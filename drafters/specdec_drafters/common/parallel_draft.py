@@ -1,7 +1,5 @@
 """Drafts whose tokens are all predicted at once, and the mask token of models that predict them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from torch import Tensor

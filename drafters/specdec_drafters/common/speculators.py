@@ -4,8 +4,6 @@ References:
     speculators 0.9: `SpeculatorModelConfig` and `SpeculatorModel.from_pretrained`. The package is not needed.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Files of trained weights: safetensors, with a header that describes them and their target."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """EAGLE-3 heads on disk: the config of the speculators package, and the weights that belong to it."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The eagle3 drafter: one decoder layer that reads the target's hidden states and drafts token by token."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

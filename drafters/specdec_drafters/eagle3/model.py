@@ -1,7 +1,5 @@
 """An EAGLE-3 head: a decoder layer over the target's hidden states and the embeddings of the tokens after them."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """`specdec train eagle3`: trains an EAGLE-3 head for a target, in the format of the speculators package."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """The early-exit drafter: the target's first layers, its final norm and its head (self-speculation)."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """`specdec train early-exit`: chooses after how many layers a target exits, and trains that exit."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 
 import torch

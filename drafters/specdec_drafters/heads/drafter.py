@@ -1,7 +1,5 @@
 """The heads drafter: k tokens at once, from the target's last hidden state."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """`specdec train heads`: trains heads on a target's hidden state to predict its next tokens."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import torch

@@ -6,8 +6,6 @@ arrays: the successors of context c stand at `first[c]` to `first[c + 1]`, sorte
 Words are token ids, then the three that an ARPA file has beside them. Logarithms are natural.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple

@@ -24,8 +24,6 @@ References:
     Language Model Estimation" (`lmplz`, whose treatment of `<s>`, `<unk>` and small texts this follows).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias

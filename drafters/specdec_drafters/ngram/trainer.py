@@ -1,7 +1,5 @@
 """`specdec train ngram`: estimate an n-gram model for a target, and write it to an ARPA file."""
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 from typing import Any

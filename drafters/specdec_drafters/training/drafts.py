@@ -1,7 +1,5 @@
 """Drafts of the text that a target sampled, from many positions at once: their loss and their acceptance."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 

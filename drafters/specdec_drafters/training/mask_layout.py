@@ -1,7 +1,5 @@
 """The layout of a training pass: mask tokens behind many positions of a sequence, all read at once."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 

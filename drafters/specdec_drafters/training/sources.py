@@ -1,7 +1,5 @@
 """Training data: text, samples from the target, and for encoders pairs of source and target."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The base of the trainers of weights: from the target to the report."""
 
-from __future__ import annotations
-
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping

@@ -1,7 +1,5 @@
 """The tokens of a tokenizer as text, and the tokens of a text that goes on in mid-sentence."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass

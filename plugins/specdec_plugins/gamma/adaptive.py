@@ -1,7 +1,5 @@
 """The running-average and the additive gamma controller: gamma of each sequence follows what was accepted."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Annotated

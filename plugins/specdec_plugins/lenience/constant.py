@@ -1,7 +1,5 @@
 """Controllers of a given lenience: in every step, in greedy decoding only, or by the position in the text."""
 
-from __future__ import annotations
-
 from bisect import bisect_right
 from collections.abc import Sequence
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """Block verification: a draft is verified as a whole, not token by token."""
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 from numpy.typing import NDArray

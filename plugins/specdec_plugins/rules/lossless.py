@@ -1,7 +1,5 @@
 """Lossless rules that Algorithm 1 is compared with: exact match and rejection sampling."""
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 from numpy.typing import NDArray

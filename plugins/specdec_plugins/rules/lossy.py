@@ -1,7 +1,5 @@
 """Lossy rules: a draft token passes if the target ranks it high, or finds it typical."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

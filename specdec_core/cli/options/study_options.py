@@ -3,8 +3,6 @@
 A model and prompts are a plain name, or YAML as in a study, on the command line or in a file.
 """
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass

@@ -4,8 +4,6 @@ Nothing is computed twice: the acceptance rule of the decoder sees p of every st
 the device until the batch has ended, so that decoding waits for the device no more often than without it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias

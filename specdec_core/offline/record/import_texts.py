@@ -1,7 +1,5 @@
 """Import of texts that another program generated into a record; the target is not loaded."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The target in a record: the tokenizer, and the embeddings where it holds hidden states."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from functools import cached_property

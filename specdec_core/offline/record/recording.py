@@ -4,8 +4,6 @@ Texts are decoded in batches, and stored batch by batch: a stopped recording con
 decoding.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby

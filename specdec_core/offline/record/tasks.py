@@ -1,7 +1,5 @@
 """The tasks of a record, and the part of a record for a task of a study. Importing this imports no torch."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Sequence

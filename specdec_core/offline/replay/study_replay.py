@@ -4,8 +4,6 @@ A drafter is asked for drafts along the recorded texts once, however many runs h
 is computed. What comes out is the result of a study, with expected counts and seconds instead of measured ones.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

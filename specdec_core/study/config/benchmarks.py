@@ -1,7 +1,5 @@
 """Benchmarks of the field: where each is, and how it is read. Imports no torch."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace

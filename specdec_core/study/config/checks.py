@@ -1,7 +1,5 @@
 """Checks of runs against the tasks that compare them: requirements, rules, losslessness and beam search."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias, cast

@@ -1,7 +1,5 @@
 """The runs of a study as a server decodes them, to forecast what it does with each drafter. Imports no torch."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import cast

@@ -1,7 +1,5 @@
 """YAML with the location of every key, read and written; the only module that uses ruamel.yaml."""
 
-from __future__ import annotations
-
 import datetime
 import io
 from collections.abc import Mapping, Sequence

@@ -4,8 +4,6 @@ What is unknown or too small to show must not look like a measured zero: an unkn
 table explains below it, and a tiny one is `<0.01`.
 """
 
-from __future__ import annotations
-
 import re
 import textwrap
 

@@ -5,8 +5,6 @@ References:
     Y. Benjamini, Y. Hochberg: Controlling the False Discovery Rate, 1995.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Figures of the requests of a run: over all of their steps, and percentiles over the requests."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 

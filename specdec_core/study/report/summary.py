@@ -1,7 +1,5 @@
 """The summary of each run, from the counters and times of its repeats."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import zip_longest

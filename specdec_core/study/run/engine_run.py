@@ -3,8 +3,6 @@
 Engines report figures of speculative decoding per request, in answers, or as counters of the server.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import urllib.request

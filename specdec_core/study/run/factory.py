@@ -1,7 +1,5 @@
 """The objects that a study describes: target, prompts, drafters, controllers, and the decoder of a run."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

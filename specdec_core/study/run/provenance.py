@@ -1,7 +1,5 @@
 """The provenance of a result: settings, files, prompts, versions, the code of plugins, device."""
 
-from __future__ import annotations
-
 import hashlib
 import platform
 from collections import defaultdict

@@ -8,8 +8,6 @@ timing a run again loads nothing. Runs that are not timed decode side by side on
 worker is asked says everything that it needs, so that another worker can take over when it dies.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial

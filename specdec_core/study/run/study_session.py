@@ -5,8 +5,6 @@ before the next begins, so that a stopped study resumes. `specdec_core.study.rep
 `results.jsonl` from the finished study.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -1,7 +1,5 @@
 """The state of a worker process: a loaded target, and runs of one task that are ready."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar

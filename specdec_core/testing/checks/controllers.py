@@ -1,7 +1,5 @@
 """Checks of controllers: their answers in simulated batches, and the text and its cost in the decoding loop."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from math import sqrt
 from typing import Any

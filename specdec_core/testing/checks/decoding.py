@@ -3,8 +3,6 @@
 Decoding samples the target's distribution, in no more target calls; a replay expects what decoding counts.
 """
 
-from __future__ import annotations
-
 from contextlib import nullcontext
 from typing import Any
 

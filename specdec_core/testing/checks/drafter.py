@@ -1,7 +1,5 @@
 """The base of the checks of a drafter, with its targets and sessions, and the checks of its proposals."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

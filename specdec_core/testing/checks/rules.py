@@ -1,7 +1,5 @@
 """Checks of acceptance rules, by enumeration on a few tokens and in the decoding loop."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable, Iterator
 from dataclasses import fields, is_dataclass, replace

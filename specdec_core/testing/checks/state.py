@@ -4,8 +4,6 @@ After any commit, a session drafts like a fresh one on the same tokens. Rows and
 inputs and global state stay unchanged.
 """
 
-from __future__ import annotations
-
 import copy
 import gc
 import random

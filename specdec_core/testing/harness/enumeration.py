@@ -3,8 +3,6 @@
 Independent of the code under test: forward passes without a cache, and the sampling filters written out.
 """
 
-from __future__ import annotations
-
 import functools
 import math
 from collections import Counter

@@ -1,7 +1,5 @@
 """Replay and live decoding of one drafter: the accepted tokens, and those that a replay expects."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path

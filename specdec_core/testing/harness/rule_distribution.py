@@ -4,8 +4,6 @@ Every draft is enumerated with its probability. The random numbers of a step are
 which is deterministic and much more even than random numbers: a distribution is known to about `TOLERANCE`.
 """
 
-from __future__ import annotations
-
 import itertools
 from dataclasses import dataclass, replace
 from functools import lru_cache

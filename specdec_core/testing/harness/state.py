@@ -1,7 +1,5 @@
 """State that a plugin must leave alone: the target's, the process's, and memory that its sessions held."""
 
-from __future__ import annotations
-
 import copy
 import gc
 import os

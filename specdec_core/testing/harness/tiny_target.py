@@ -3,8 +3,6 @@
 Models are built from configs. Nothing is read from disk or downloaded.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace

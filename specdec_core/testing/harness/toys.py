@@ -1,7 +1,5 @@
 """Simple plugins that complete a decoder in checks and tests. They use no plugin that ships."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import count
 

@@ -1,7 +1,5 @@
 """Tiny targets, what they wrote, and progress that is kept."""
 
-from __future__ import annotations
-
 import json
 import signal
 

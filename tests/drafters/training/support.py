@@ -1,7 +1,5 @@
 """Tiny targets and short trainings on them, and progress that is kept."""
 
-from __future__ import annotations
-
 import json
 import signal
 from collections.abc import Callable, Mapping

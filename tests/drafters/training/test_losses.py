@@ -1,7 +1,5 @@
 """The losses against their definitions, finite differences, and each other."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

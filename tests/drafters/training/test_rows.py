@@ -1,7 +1,5 @@
 """Rows: every token of a text once, every row once a round, nothing of the padding."""
 
-from __future__ import annotations
-
 import torch
 
 from specdec_drafters.training.rows import Batches, pad_rows

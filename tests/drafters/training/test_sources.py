@@ -1,7 +1,5 @@
 """Sources of training: the target's own words, texts, and pairs for encoders."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """The loop on a problem of a few numbers: schedule, curve, checkpoints, resuming, Ctrl-C."""
 
-from __future__ import annotations
-
 import json
 import signal
 

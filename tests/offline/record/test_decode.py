@@ -1,7 +1,5 @@
 """A record holds the texts of the live baseline, with the probability that each token was drawn with."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import product
 

@@ -1,7 +1,5 @@
 """Texts that another program generated become a record that replays as one of our own."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The files of a record: what is written is read back, also after a stop, and what is damaged is said."""
 
-from __future__ import annotations
-
 import json
 import shutil
 

@@ -1,7 +1,5 @@
 """Recording the tasks of a study: seeds, samples, resuming, refusals, and finding a part again."""
 
-from __future__ import annotations
-
 import pytest
 
 from specdec_core.decoding.decoder import Decoder

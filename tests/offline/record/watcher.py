@@ -1,7 +1,5 @@
 """Receives the progress of a recording, and can stop it."""
 
-from __future__ import annotations
-
 
 class Watcher:
     """Receives progress; raises at one step if asked to."""

@@ -1,7 +1,5 @@
 """Drafters with a q that is known after every text, small enough to enumerate."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache

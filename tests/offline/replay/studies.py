@@ -1,7 +1,5 @@
 """Records of a tiny target, and a drafter that counts how often it is asked, for tests of replays."""
 
-from __future__ import annotations
-
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Records in memory, and what rules do on average, by enumeration: independent of the code under test."""
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields

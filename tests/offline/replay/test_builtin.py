@@ -1,7 +1,5 @@
 """Every drafter that ships: a replay expects what live decoding of the same texts counts."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Gamma controllers along recorded texts: what they are told, and what their runs count on average."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Replayed counts equal what Algorithm 1 counts on average, by enumeration of all texts, drafts and outcomes."""
 
-from __future__ import annotations
-
 from functools import cache
 from typing import Any
 

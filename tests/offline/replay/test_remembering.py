@@ -1,7 +1,5 @@
 """Drafters that remember earlier requests, replayed: each text comes after those before it, and after no other."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

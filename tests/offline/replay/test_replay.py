@@ -1,7 +1,5 @@
 """Asking drafters along texts: what they are told, where drafts end, and what is refused."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Rules other than Algorithm 1: replayed counts equal what each rule counts on average, by enumeration."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import cache
 from itertools import cycle, product
