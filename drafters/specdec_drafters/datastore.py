@@ -1,18 +1,13 @@
 """The datastore drafter: continues the longest match in a corpus (retrieval, as REST)."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+import numpy as np
+from numpy.typing import NDArray
 
 from specdec_core.interface import Drafter, DraftSession, SessionInfo, TargetInfo
 from specdec_core.interface.files import input_path
 from specdec_drafters.common.retrieval import RetrievalSession, TokenIndex
 from specdec_drafters.common.texts import check_ids, read_ids, target_documents
 from specdec_drafters.settings import DatastoreConfig
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
 
 
 class DatastoreDrafter(Drafter):

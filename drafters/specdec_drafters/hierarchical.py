@@ -1,9 +1,6 @@
 """The hierarchical drafter: a draft model that is itself accelerated by another drafter."""
 
-from __future__ import annotations
-
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from specdec_core.interface import (
     CompositeDrafter,
@@ -14,12 +11,10 @@ from specdec_core.interface import (
     SessionInfo,
     TargetInfo,
 )
+from specdec_core.models import LoadedModel
 from specdec_drafters.common.draft_model_loading import load_draft_model, make_nested
 from specdec_drafters.common.model_drafter import ModelDrafter, max_length_of
 from specdec_drafters.settings import HierarchicalConfig
-
-if TYPE_CHECKING:
-    from specdec_core.models import LoadedModel
 
 
 class HierarchicalDrafter(CompositeDrafter):

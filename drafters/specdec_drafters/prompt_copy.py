@@ -1,20 +1,15 @@
 """The prompt-copy drafter: copies the continuation of an earlier match (prompt lookup)."""
 
-from __future__ import annotations
-
 from collections import Counter
+from collections.abc import Iterator, Sequence
 from math import ceil
-from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
 
 from specdec_core.interface import Drafter, DraftRequest, DraftSession, Proposal, SessionInfo
 from specdec_drafters.common.retrieval import MAX_OCCURRENCES, GrowingText
 from specdec_drafters.settings import PromptCopyConfig
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    import numpy as np
-    from numpy.typing import NDArray
 
 
 class PromptCopyDrafter(Drafter):

@@ -1,13 +1,11 @@
 """Settings of the drafters and their trainers. Importing this imports no torch."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
@@ -63,7 +61,7 @@ class PromptCopyConfig(DrafterConfig):
     """The most tokens to copy in a step, in a tree in each copy; by default gamma."""
 
     @model_validator(mode="after")
-    def _check_order(self) -> PromptCopyConfig:
+    def _check_order(self) -> Self:
         if self.min_match > self.max_match:
             raise ValueError(f"min_match ({self.min_match}) must not exceed max_match ({self.max_match})")
         return self
@@ -109,7 +107,7 @@ class DatastoreConfig(MatchingConfig):
     """The most bytes of `text` to read; by default all, or 4 MB of `builtin:stdlib`."""
 
     @model_validator(mode="after")
-    def _check_corpus(self) -> DatastoreConfig:
+    def _check_corpus(self) -> Self:
         if (self.text is None) == (self.ids is None):
             given = "neither" if self.text is None else "both"
             raise ValueError(f"give either 'text' (a text to search) or 'ids' (a file of token ids); got {given}")
@@ -167,7 +165,7 @@ class NgramConfig(DrafterConfig):
     """The most tokens that q is spread over."""
 
     @model_validator(mode="after")
-    def _check_source(self) -> NgramConfig:
+    def _check_source(self) -> Self:
         source = _only_source(self, arpa="an ARPA file", text="a text to count", kenlm="a model for KenLM")
         for name, sources in _APPLIES.items():
             if source not in sources and getattr(self, name) != type(self).model_fields[name].default:
@@ -395,7 +393,7 @@ class HierarchicalConfig(DrafterConfig, ModelSettings):
     """Draft tokens per forward pass of the middle model: a number, or a controller."""
 
     @model_validator(mode="after")
-    def _check_middle(self) -> HierarchicalConfig:
+    def _check_middle(self) -> Self:
         if (self.model is None) == (self.middle is None):
             raise ValueError("give the middle model: either 'model', or 'middle', a drafter that has one")
         loading = sorted(self.model_fields_set & ModelSettings.model_fields.keys())
@@ -404,7 +402,7 @@ class HierarchicalConfig(DrafterConfig, ModelSettings):
         return self
 
     @model_validator(mode="after")
-    def _check_levels(self) -> HierarchicalConfig:
+    def _check_levels(self) -> Self:
         if self.model is not None and _normalized(self.model) in map(_normalized, _models_in(self)):
             raise ValueError(
                 f"{self.model!r} appears again below itself; each level drafts for the one above it and must be "
@@ -503,13 +501,13 @@ class TrainingConfig(DataConfig):
     """Data type of matrix products; `auto` is bfloat16 if the hardware supports it."""
 
     @model_validator(mode="after")
-    def _check_budget(self) -> TrainingConfig:
+    def _check_budget(self) -> Self:
         if self.steps is not None and self.minutes is not None:
             raise ValueError(f"give 'steps' or 'minutes', not both; got {self.steps} and {self.minutes:g}")
         return self
 
     @model_validator(mode="after")
-    def _check_data(self) -> TrainingConfig:
+    def _check_data(self) -> Self:
         read = [name for name in ("text", "ids", "sources") if getattr(self, name) is not None]
         if not read and self.samples is None:
             raise ValueError(
@@ -546,7 +544,7 @@ class NgramTrainerConfig(DataConfig):
     """The sentences of `text`; no n-gram crosses the end of one."""
 
     @model_validator(mode="after")
-    def _check_source(self) -> NgramTrainerConfig:
+    def _check_source(self) -> Self:
         samples = "tokens to sample from the target"
         source = _only_source(self, text="a text to count", ids="a file of token ids", samples=samples)
         if self.sources is not None and self.samples is None:
@@ -582,7 +580,7 @@ class TransformerTrainerConfig(TrainingConfig):
     """Data type of the saved weights."""
 
     @model_validator(mode="after")
-    def _check_start(self) -> TransformerTrainerConfig:
+    def _check_start(self) -> Self:
         sizes = {"layers": self.layers, "width": self.width, "heads": self.heads}
         given = [name for name, value in sizes.items() if value is not None]
         if self.model is not None and given:
@@ -688,7 +686,7 @@ class Eagle3TrainerConfig(TrainingConfig):
     """Save the target's input embeddings, too; without them, vLLM takes the target's."""
 
     @model_validator(mode="after")
-    def _check_parallel(self) -> Eagle3TrainerConfig:
+    def _check_parallel(self) -> Self:
         given = self.model_fields_set
         if self.parallel and "decay" in given:
             raise ValueError("'decay' weights the tokens of a draft that is unrolled; remove it, or 'parallel'")

@@ -1,7 +1,5 @@
 """`specdec record`: keep a target's texts, with the probability of each token."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -140,7 +138,7 @@ def record(
     _show(found, output, study)
 
 
-def _show(found: Record, output: Path, study: Path | None) -> None:
+def _show(found: "Record", output: Path, study: Path | None) -> None:
     """Print what the record holds, and the command that uses it."""
     from specdec_core.study.run.finished_repeats import outgrown
 

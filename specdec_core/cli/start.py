@@ -1,7 +1,5 @@
 """Start of the command `specdec`: signals are handled before anything large is imported."""
 
-from __future__ import annotations
-
 import os
 import signal
 from collections.abc import Callable
@@ -20,7 +18,7 @@ class Stopped(KeyboardInterrupt):
         number: The signal.
     """
 
-    received: ClassVar[Stopped | None] = None
+    received: "ClassVar[Stopped | None]" = None
     """The first one that was raised: compiled code may replace it with an exception of its own."""
 
     def __init__(self, number: int) -> None:

@@ -16,8 +16,6 @@ References:
     Definition 3.7 and section 3.3.
 """
 
-from __future__ import annotations
-
 import json
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
@@ -25,7 +23,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from math import hypot
 from statistics import fmean, median
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, computed_field, model_validator
 
@@ -109,7 +107,7 @@ class StepCosts(BaseModel):
         ]
         return median(found) if found else None
 
-    def with_drafter(self, draft: Sequence[float], draft_spread: Sequence[float] = ()) -> StepCosts:
+    def with_drafter(self, draft: Sequence[float], draft_spread: Sequence[float] = ()) -> Self:
         """Return the costs of steps with this target and another drafter.
 
         Args:

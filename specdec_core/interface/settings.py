@@ -1,7 +1,5 @@
 """Settings of a target and of a generation, as a study states them. Importing this imports no torch."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeAlias, TypedDict
@@ -268,7 +266,7 @@ class TargetConfig(ModelSettings):
         return frozenset(name for name in (self.model, self.adapter) if name is not None)
 
     @model_validator(mode="after")
-    def _check_shapes(self) -> TargetConfig:
+    def _check_shapes(self) -> Self:
         if self.exact_shapes and self.compile is True:
             raise ValueError("'exact_shapes' and 'compile' are both given; use one of them")
         return self

@@ -3,8 +3,6 @@
 Importing this imports no torch.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -73,7 +71,7 @@ def gammas_of(texts: Sequence[str], option: str = "--gamma") -> list[Any]:
 
 
 def default_drafters(
-    record: Record, registry: Registry | None = None
+    record: "Record", registry: Registry | None = None
 ) -> tuple[list[DrafterLike], Mapping[str, str]]:
     """Return our drafters that can be replayed without the target, and why others are not, by name.
 

@@ -1,18 +1,14 @@
 """Command-line options from the fields of a flat config model."""
 
-from __future__ import annotations
-
 import types
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
+from pydantic import BaseModel
 from pydantic.fields import FieldInfo
-
-if TYPE_CHECKING:
-    from pydantic import BaseModel
 
 RESERVED = ("quiet", "debug", "help")
 """Names of the command's own options."""

@@ -47,19 +47,13 @@ exclude the installed version, the plugin is not imported and is listed with the
 that it names, separated by commas, are loaded.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 import pluggy
 
 from specdec_core._version import PLUGINS
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from specdec_core.interface import ModelsSpec, PluginSpec
-    from specdec_core.interface.spec import ListedKind
+from specdec_core.interface import ModelsSpec, PluginSpec
+from specdec_core.interface.spec import ListedKind
 
 PROJECT = PLUGINS
 """Name of the pluggy project and of the entry-point group."""

@@ -4,8 +4,6 @@ Entry points are loaded one by one, because pluggy's own loader stops at the fir
 broken plugin is recorded with its error, and the others still load.
 """
 
-from __future__ import annotations
-
 import functools
 import importlib
 import os
@@ -17,7 +15,7 @@ from contextlib import redirect_stdout
 from dataclasses import dataclass, replace
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, cast
+from typing import Any, Literal, Self, TypeAlias, cast
 
 import pluggy
 
@@ -52,7 +50,7 @@ class Origin:
     version: str
 
     @classmethod
-    def of(cls, entry_point: EntryPoint) -> Origin:
+    def of(cls, entry_point: EntryPoint) -> Self:
         """Return the origin of an entry point."""
         dist = entry_point.dist
         if dist is None:

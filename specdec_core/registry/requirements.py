@@ -1,19 +1,14 @@
 """Checks of a plugin's declared requirements against the target and the batch, before anything is loaded."""
 
-from __future__ import annotations
+from collections.abc import Iterator
+from typing import Any, cast
 
-from typing import TYPE_CHECKING, Any, cast
-
+from specdec_core.interface import PluginConfig, PluginSpec
 from specdec_core.interface.errors import PluginError
 from specdec_core.interface.settings import ModelSettings
 from specdec_core.interface.spec import DrafterConfig
 from specdec_core.registry.hookspecs import KIND_LABELS
 from specdec_core.registry.nesting import Keys, nested_settings
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from specdec_core.interface import PluginConfig, PluginSpec
 
 
 def check_requirements(

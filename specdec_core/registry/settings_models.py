@@ -1,27 +1,22 @@
 """The settings of installed plugins as pydantic models, and plugins as users name them. Imports no torch."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache, partial, partialmethod
 from types import UnionType
-from typing import TYPE_CHECKING, Annotated, Any, ForwardRef, Literal, Union, cast, get_args, get_origin
+from typing import Annotated, Any, ForwardRef, Literal, Union, cast, get_args, get_origin
 
 from pydantic import BaseModel, BeforeValidator, Field, ValidationError, create_model, model_validator
+from pydantic.fields import FieldInfo
 from pydantic_core import PydanticCustomError
 
 from specdec_core.interface import Nested, PluginConfig, PluginSpec
 from specdec_core.interface.errors import ConfigError, PluginError, SpecdecError, exception_text
+from specdec_core.interface.spec import PluginKind
 from specdec_core.registry.hookspecs import KIND_LABELS
 from specdec_core.registry.nesting import marker_of
+from specdec_core.registry.registry import Registry, default_registry
 from specdec_core.registry.validation_errors import describe
-
-if TYPE_CHECKING:
-    from pydantic.fields import FieldInfo
-
-    from specdec_core.interface.spec import PluginKind
-    from specdec_core.registry.registry import Registry
 
 _KINDS: tuple[PluginKind, ...] = ("drafter", "gamma", "lenience", "rule")
 """The kinds of plugins that a study may name."""
@@ -117,8 +112,6 @@ def _reduced(config: PluginConfig, kind: PluginKind) -> tuple[Any, ...]:
 
 
 def _unpickled(kind: PluginKind, given: Mapping[str, Any]) -> PluginConfig:
-    from specdec_core.registry.registry import default_registry
-
     return plugin_settings(default_registry(), kind, given)
 
 

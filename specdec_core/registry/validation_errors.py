@@ -1,16 +1,13 @@
 """Readable messages for pydantic validation errors: where, what was given, what is allowed."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
+
+from pydantic import ValidationError
 
 from specdec_core.interface.errors import shortened, unknown_name
 from specdec_core.registry.nesting import Keys, dotted
-
-if TYPE_CHECKING:
-    from pydantic import ValidationError
 
 Where: TypeAlias = Callable[[Keys, bool], str]
 """Returns the location of a value (or of its key, if True), given the keys that lead to it."""

@@ -1,11 +1,12 @@
 """A drafter in vLLM, by its interface for custom proposers. Needs no vLLM to be imported."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
 
 from specdec_core.decoding.arguments import create_drafter
 from specdec_core.decoding.guard import PluginGuard
@@ -22,10 +23,6 @@ from specdec_core.sampling.generators import RowGenerators
 from specdec_core.sampling.logits import LogitsToProbs
 from specdec_core.serving.requests import Requests
 from specdec_core.serving.vllm_module import check_exportable
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
 
 _LOG = logging.getLogger(__name__)
 

@@ -1,7 +1,5 @@
 """What `specdec export --to vllm` writes: a module, or a folder for what vLLM runs itself. Imports no torch."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex
@@ -11,17 +9,15 @@ from dataclasses import dataclass
 from importlib.machinery import PathFinder
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
+from specdec_core.interface import DrafterConfig, PluginConfig
 from specdec_core.interface.errors import ConfigError, exception_text
 from specdec_core.interface.files import check_output, writing_folder
 from specdec_core.registry.nesting import dotted
+from specdec_core.registry.registry import Registry
 from specdec_core.registry.requirements import beyond_token_ids
 from specdec_core.serving.generated import check_module, module_source, write_module
-
-if TYPE_CHECKING:
-    from specdec_core.interface import DrafterConfig, PluginConfig
-    from specdec_core.registry.registry import Registry
 
 _MODULE = '''\
 """A drafter for vLLM, written by `specdec export --to vllm`.

@@ -1,7 +1,5 @@
 """The HTML of a trace, with all its steps; the script shows one at a time."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
@@ -85,7 +83,7 @@ def trace_figure(trace: Mapping[str, Any], title: str = "") -> str:
 
 
 @cache
-def _environment() -> Environment:
+def _environment() -> "Environment":
     from jinja2 import Environment, PackageLoader, StrictUndefined  # decoding without a figure does not need it
 
     environment = Environment(

@@ -1,16 +1,24 @@
 """Loading of the draft model or nested plugins that a drafter's settings name."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import warnings
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from specdec_core.interface import ConfigError, Drafter, GammaController, ModelError, ModelSettings, PluginError
+from specdec_core.interface import (
+    ConfigError,
+    Drafter,
+    GammaController,
+    ModelError,
+    ModelSettings,
+    PluginError,
+    TargetInfo,
+)
+from specdec_core.interface.spec import PluginKind
 from specdec_core.models import (
+    LoadedModel,
     Vocabulary,
     compile_model,
     load_as_set,
@@ -20,11 +28,6 @@ from specdec_core.models import (
 )
 from specdec_core.registry import encoder_mismatch
 from specdec_drafters.common.parallel_draft import mask_token_of
-
-if TYPE_CHECKING:
-    from specdec_core.interface import TargetInfo
-    from specdec_core.interface.spec import PluginKind
-    from specdec_core.models import LoadedModel
 
 
 def load_draft_model(config: ModelSettings, target: TargetInfo, drafter: str) -> LoadedModel:

@@ -1,24 +1,18 @@
 """Retrieval: finds where the end of a sequence occurred before, and drafts its most frequent continuation."""
 
-from __future__ import annotations
-
 from array import array
 from bisect import bisect_left
 from collections import Counter
+from collections.abc import Callable, Sequence
 from heapq import heappop, heappush
 from itertools import count
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
 from specdec_core.interface import DraftRequest, DraftSession, Proposal
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from numpy.typing import NDArray
-
-    from specdec_drafters.settings import MatchingConfig
+from specdec_drafters.settings import MatchingConfig
 
 _END = 0xFFFF_FFFF  # ends a text in an index; as int32 it is -1, which is not a token id
 _END_BYTES = b"\xff\xff\xff\xff"
@@ -46,12 +40,12 @@ class TokenIndex:
         self._positions = _suffix_array(self._tokens, longest + 1)
 
     @classmethod
-    def of(cls, texts: Sequence[Sequence[int] | NDArray[np.int32]], longest: int) -> TokenIndex:
+    def of(cls, texts: Sequence[Sequence[int] | NDArray[np.int32]], longest: int) -> Self:
         """Return the index of some texts, each a sequence of token ids."""
         ended = [np.append(np.asarray(text, dtype=np.uint32), np.uint32(_END)) for text in texts]
         return cls(np.concatenate(ended), len(texts), longest)
 
-    def merged(self, other: TokenIndex) -> TokenIndex:
+    def merged(self, other: "TokenIndex") -> "TokenIndex":
         """Return the index of the texts of both."""
         return TokenIndex(np.concatenate([self._tokens, other._tokens]), self.texts + other.texts, self._longest)
 

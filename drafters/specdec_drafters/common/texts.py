@@ -1,7 +1,5 @@
 """Texts to train on: a file, the Python standard library, or token ids."""
 
-from __future__ import annotations
-
 import json
 import re
 import sysconfig
@@ -9,18 +7,16 @@ import tokenize
 from codecs import BOM_UTF8
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from specdec_core.interface import ConfigError, TargetInfo
 from specdec_core.interface.errors import reading
 from specdec_core.interface.files import input_path
 from specdec_core.registry import shipped_file
 from specdec_drafters.settings import BUILTIN_STDLIB
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
 
 BUILTIN_STDLIB_BYTES = 4_000_000
 MAX_DIGITS = 9  # fits int32 and any vocabulary
@@ -62,8 +58,6 @@ def read_ids(path: Path) -> list[NDArray[np.int32]]:
     Raises:
         ConfigError: The file cannot be read, is empty, or has something other than token ids in it.
     """
-    import numpy as np  # not at the top: the settings of trainers import this module
-
     with reading(path, ConfigError, "token ids"), path.open("rb") as file:
         lines = file.read().removeprefix(BOM_UTF8).removesuffix(b"\n").split(b"\n")
     sentences = []
@@ -88,8 +82,6 @@ def tokenize_documents(documents: list[str], tokenizer: Any) -> list[NDArray[np.
         documents: The texts.
         tokenizer: A Hugging Face tokenizer.
     """
-    import numpy as np  # not at the top: the settings of trainers import this module
-
     # verbose=False: a text longer than the model's context is fine here.
     encoded = tokenizer(documents, add_special_tokens=False, verbose=False)["input_ids"]
     return [np.array(ids, dtype=np.int32) for ids in encoded]

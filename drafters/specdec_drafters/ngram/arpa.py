@@ -4,8 +4,6 @@ References:
     The format as `lmplz` and SRILM write it: `ngram-format(5)` of SRILM; https://kheafield.com/code/kenlm/.
 """
 
-from __future__ import annotations
-
 import gzip
 import math
 import re
@@ -13,7 +11,7 @@ from codecs import BOM_UTF8
 from collections.abc import Callable, Iterable, Sequence
 from itertools import chain, islice
 from pathlib import Path
-from typing import NoReturn, cast
+from typing import NoReturn, Self, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -80,7 +78,7 @@ class _ArpaReader:
         self._number = 0
         self._line = ""
 
-    def __enter__(self) -> _ArpaReader:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -1,19 +1,15 @@
 """The tokens that may be drafted after a context: a bounded number of them, whatever V is."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from specdec_core.interface import Candidates
-
-if TYPE_CHECKING:
-    from specdec_drafters.ngram.backoff_tables import NgramTables
+from specdec_drafters.ngram.backoff_tables import NgramTables
 
 CACHE_BYTES = 32 << 20
 """About the most memory that cached candidates take: 20 bytes for each, and 1000 for what is kept with them."""

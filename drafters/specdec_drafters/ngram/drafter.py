@@ -1,23 +1,18 @@
 """The n-gram drafter: the usual continuations of the last few tokens, from an ARPA file, a text or KenLM."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from torch import Tensor
 
 from specdec_core.interface import Drafter, DraftRequest, DraftSession, Proposal, SessionInfo, TargetInfo
 from specdec_core.interface.base_drafters import draw_tree
 from specdec_drafters.common.texts import target_documents
 from specdec_drafters.ngram.arpa import read_arpa
+from specdec_drafters.ngram.backoff_tables import NgramTables
 from specdec_drafters.ngram.candidates import NgramCandidates, NgramModel
 from specdec_drafters.ngram.kneser_ney import fit
 from specdec_drafters.settings import NgramConfig, find_arpa
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from specdec_drafters.ngram.backoff_tables import NgramTables
 
 DEFAULT_TEXT_ORDER = 2
 """The order of a table that is counted where none is asked for: bigrams."""

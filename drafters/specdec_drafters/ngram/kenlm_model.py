@@ -4,8 +4,6 @@ References:
     Heafield 2011 (KenLM: its states, and the binaries that it maps into memory); https://kheafield.com/code/kenlm/.
 """
 
-from __future__ import annotations
-
 import hashlib
 import logging
 import math
@@ -58,7 +56,7 @@ class Successors:
 
 
 def load_successors(
-    model: ScoredWords, path: Path, vocab_size: int, unigrams: NDArray[np.int32], log_p: NDArray[np.float32]
+    model: "ScoredWords", path: Path, vocab_size: int, unigrams: NDArray[np.int32], log_p: NDArray[np.float32]
 ) -> Successors:
     """Return the table of a model from its file, or make it and keep it there.
 
@@ -88,7 +86,7 @@ def load_successors(
 
 
 def find_successors(
-    model: ScoredWords, vocab_size: int, unigrams: NDArray[np.int32], log_p: NDArray[np.float32]
+    model: "ScoredWords", vocab_size: int, unigrams: NDArray[np.int32], log_p: NDArray[np.float32]
 ) -> Successors:
     """Find the successors of each token: those whose probability is not what backing off gives."""
     tried = _tried(np.exp(log_p))

@@ -1,7 +1,5 @@
 """The training loop: steps, learning rate, clipping, evaluation, checkpoints, and a budget of steps or time."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import math
@@ -13,7 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from time import monotonic
 from types import FrameType
-from typing import Any
+from typing import Any, Self
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -538,7 +536,7 @@ class _Interrupt:
         self.asked = False
         self._before: Callable[[int, FrameType | None], object] | int | None = None
 
-    def __enter__(self) -> _Interrupt:
+    def __enter__(self) -> Self:
         # Only the main thread can set signal handlers; elsewhere, or if SIGINT is ignored, nothing changes.
         if threading.current_thread() is threading.main_thread():
             self._before = signal.getsignal(signal.SIGINT)

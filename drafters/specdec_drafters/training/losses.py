@@ -21,8 +21,6 @@ References:
     Leviathan et al. 2023, section 3 (arXiv 2211.17192).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -135,7 +133,7 @@ class Scores:
     agreement: Tensor
     accepted: Tensor
 
-    def __add__(self, other: Scores) -> Scores:
+    def __add__(self, other: "Scores") -> "Scores":
         sums = (getattr(self, field.name) + getattr(other, field.name) for field in fields(self))
         return Scores(*sums)
 

@@ -1,7 +1,5 @@
 """Training sequences, their order in batches, and the logits of a model at their positions."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, fields
@@ -38,7 +36,7 @@ class Rows:
         """Number of tokens to predict."""
         return int(self.mask.sum())
 
-    def take(self, chosen: Tensor | slice) -> Rows:
+    def take(self, chosen: Tensor | slice) -> "Rows":
         """Return some rows, without empty columns."""
         tokens, mask = self.tokens[chosen], self.mask[chosen]
         used = mask.any(0).nonzero()
@@ -49,12 +47,12 @@ class Rows:
         wide = max(int(source_mask.sum(1).max()), 1)
         return Rows(tokens[:, :width], mask[:, :width], sources[:, :wide], source_mask[:, :wide])
 
-    def split(self, positions: int) -> list[Rows]:
+    def split(self, positions: int) -> "list[Rows]":
         """Split the rows into parts of about this many positions, with at least one row each."""
         step = max(1, positions // self.tokens.shape[1])
         return [self.take(slice(first, first + step)) for first in range(0, len(self), step)]
 
-    def to(self, device: torch.device) -> Rows:
+    def to(self, device: torch.device) -> "Rows":
         """Return the rows on a device."""
         parts = {field.name: getattr(self, field.name) for field in fields(self)}
         return Rows(**{name: part.to(device) for name, part in parts.items() if part is not None})

@@ -1,7 +1,5 @@
 """The translated drafter: a drafter whose tokenizer is not the target's."""
 
-from __future__ import annotations
-
 import reprlib
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -83,7 +81,7 @@ class Retokenizer:
         ]
         return ids
 
-    def split(self, text: Retokenized, tokens: Sequence[int], draft: Sequence[int]) -> list[int]:
+    def split(self, text: "Retokenized", tokens: Sequence[int], draft: Sequence[int]) -> list[int]:
         """Return a draft in the target's tokens.
 
         The text is split together with the end of the committed text, so that it goes on as the target's tokenizer
@@ -328,7 +326,7 @@ class SharedTokenRequest:
         self._made = own, outer
         return own
 
-    def fork(self, budget: Sequence[int], after: Sequence[Sequence[int]] | None = None) -> SharedTokenRequest:
+    def fork(self, budget: Sequence[int], after: Sequence[Sequence[int]] | None = None) -> "SharedTokenRequest":
         """See `DraftRequest.fork`; `after` has shared tokens only."""
         tokens, outer = self.tokens, None
         if after is not None:

@@ -1,7 +1,5 @@
 """The tokens that two vocabularies share, and distributions carried from one vocabulary to the other."""
 
-from __future__ import annotations
-
 import reprlib
 from dataclasses import dataclass, field
 from itertools import takewhile
@@ -34,12 +32,12 @@ class SharedTokens:
     pairs: dict[int, int]
     target_size: int
     drafter_size: int
-    _tables: dict[torch.device, _Tables] = field(default_factory=dict, init=False, repr=False)
+    _tables: "dict[torch.device, _Tables]" = field(default_factory=dict, init=False, repr=False)
     _rows: WeakKeyDictionary[Candidates, Candidates] = field(
         default_factory=WeakKeyDictionary, init=False, repr=False
     )
 
-    def on(self, device: torch.device) -> _Tables:
+    def on(self, device: torch.device) -> "_Tables":
         """Return the shared tokens as tensors on a device."""
         if device not in self._tables:
             drafters = torch.tensor(sorted(self.pairs))

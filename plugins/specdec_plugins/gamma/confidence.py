@@ -1,10 +1,8 @@
 """The confidence gamma controller: stops a draft after a token the drafter was unsure of."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Self
 
 from pydantic import Field, model_validator
 
@@ -30,7 +28,7 @@ class ConfidenceGammaConfig(PluginConfig):
     """For `learn`: the weight of past observations is multiplied by this in every step."""
 
     @model_validator(mode="after")
-    def _check_learning(self) -> ConfidenceGammaConfig:
+    def _check_learning(self) -> Self:
         for name in ("c", "decay"):
             if not self.learn and getattr(self, name) != type(self).model_fields[name].default:
                 raise ValueError(f"{name!r} only applies to a learned threshold; add 'learn: true' or remove it")

@@ -1,11 +1,9 @@
 """The optimal gamma controller: the gamma that maximizes the wall-time improvement, computed before decoding."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
@@ -65,7 +63,7 @@ class OptimalGammaConfig(PluginConfig):
             raise ValueError(str(error)) from error
 
     @model_validator(mode="after")
-    def _check_source(self) -> OptimalGammaConfig:
+    def _check_source(self) -> Self:
         given = [name for name in ("alpha", "c", "verify_cost", "measured") if getattr(self, name) is not None]
         if given not in (["measured"], ["alpha", "c"], ["alpha", "c", "verify_cost"]):
             names = " and ".join(repr(name) for name in given) or "none of them"

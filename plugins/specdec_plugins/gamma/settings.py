@@ -1,8 +1,6 @@
 """Settings shared by gamma controllers. Importing this imports no torch."""
 
-from __future__ import annotations
-
-from typing import Annotated
+from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
@@ -30,7 +28,7 @@ class AdaptiveGammaConfig(PluginConfig):
     """The largest gamma."""
 
     @model_validator(mode="after")
-    def _check_bounds(self) -> AdaptiveGammaConfig:
+    def _check_bounds(self) -> Self:
         low, high = self.min_gamma, self.max_gamma
         if low > high:
             raise ValueError(f"min_gamma ({low}) must not exceed max_gamma ({high})")

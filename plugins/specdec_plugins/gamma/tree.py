@@ -1,8 +1,6 @@
 """The tree controller: the same tree in every step, of a given shape or by the drafter's probabilities."""
 
-from __future__ import annotations
-
-from typing import Annotated
+from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
@@ -30,7 +28,7 @@ class TreeGammaConfig(PluginConfig):
     """Number of its levels."""
 
     @model_validator(mode="after")
-    def _check_shape(self) -> TreeGammaConfig:
+    def _check_shape(self) -> Self:
         given = [name for name in ("widths", "nodes", "depth") if getattr(self, name) is not None]
         if given not in (["widths"], ["nodes", "depth"]):
             names = " and ".join(map(repr, given)) or "none of them"

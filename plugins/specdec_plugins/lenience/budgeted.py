@@ -1,7 +1,5 @@
 """The budgeted lenience controller: spends a given total variation per sequence where acceptance is worth most."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Annotated
 
@@ -68,7 +66,7 @@ class BudgetedLenience(LenienceController):
 
 
 class _BudgetedSession(LenienceSession):
-    def __init__(self, accounts: Sequence[_Account]) -> None:
+    def __init__(self, accounts: "Sequence[_Account]") -> None:
         self._accounts = accounts
 
     def lenience(self) -> Sequence[Sequence[float]]:

@@ -1,21 +1,16 @@
 """Names of a new plugin, and whether they are free."""
 
-from __future__ import annotations
-
 import importlib.util
 import re
 from dataclasses import dataclass
 from importlib.metadata import packages_distributions
-from typing import TYPE_CHECKING
 
 import specdec_core
 import specdec_core.interface
 from specdec_core.interface.errors import ConfigError, PluginError
+from specdec_core.interface.spec import PluginKind
 from specdec_core.registry.hookspecs import KIND_LABELS
-
-if TYPE_CHECKING:
-    from specdec_core.interface.spec import PluginKind
-    from specdec_core.registry.registry import Registry
+from specdec_core.registry.registry import Registry
 
 _NAME = re.compile(r"[a-z][a-z0-9]*(?:[-_][a-z0-9]+)*")
 _MAX_LENGTH = 60  # files are named after it, and file names have at most 255 bytes

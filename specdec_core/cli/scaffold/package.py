@@ -1,23 +1,18 @@
 """The files of a new plugin package, of which all are written or none."""
 
-from __future__ import annotations
-
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from specdec_core._version import installed_version
+from specdec_core.cli.scaffold.names import Names
 from specdec_core.interface.errors import ConfigError
 from specdec_core.interface.files import check_output, writing_folder
 from specdec_core.registry.hookspecs import HOOKS_BY_KIND, KIND_LABELS
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
-    from specdec_core.cli.scaffold.names import Names
 
 Kind: TypeAlias = Literal["drafter", "gamma", "lenience", "rule"]
 """The kinds of plugins that a package can be for."""

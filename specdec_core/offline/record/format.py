@@ -4,8 +4,6 @@ Given its text, what a drafter would have done follows from these probabilities;
 Importing this imports no torch.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -117,7 +115,7 @@ class TextLine(_Part):
     @classmethod
     def of(
         cls, prompt: PromptText, number: int, sample: int, text: RecordedText | None, sampling: SamplingSettings
-    ) -> TextLine:
+    ) -> "TextLine":
         """Return the line that stores a text; None is a turn that was not decoded."""
         about = {name: getattr(prompt, name) for name in ("id", "source", "group", "metadata", "turn")}
         line = cls.model_validate({"number": number, "sample": sample, **about})
@@ -285,7 +283,7 @@ class Record:
     parts: tuple[RecordPart, ...]
     named: frozenset[str] = frozenset()
 
-    def naming(self, target: TargetConfig) -> Record:
+    def naming(self, target: TargetConfig) -> Self:
         """Return this record with its target named by the user, which may then be loaded from the hub.
 
         Args:

@@ -3,8 +3,6 @@
 Importing this imports no torch.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
@@ -175,7 +173,7 @@ class RecordWriter:
         self.header = header
         self.stored = [len(part) + part.outgrown for part in self.record().parts]
 
-    def task(self, number: int, keep: int) -> TaskWriter:
+    def task(self, number: int, keep: int) -> "TaskWriter":
         """Return a writer of the lines of a task that follow the first `keep`; others are dropped."""
         self.stored[number] = keep
         return TaskWriter(self, number, keep)

@@ -3,12 +3,11 @@
 Texts are asked for together as one process asks for them, so that the results are the same bytes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Self
 
 import torch
 
@@ -51,7 +50,7 @@ class DrafterJob:
     folder: Path
 
     @classmethod
-    def of(cls, record: Record, part: int, run: Run, max_gamma: int, folder: Path) -> DrafterJob:
+    def of(cls, record: Record, part: int, run: Run, max_gamma: int, folder: Path) -> Self:
         """Return the drafter of a run along a part of a record."""
         where = record.path.absolute(), record.named, part
         return cls(torch.get_num_threads(), *where, run, max_gamma, folder.absolute())

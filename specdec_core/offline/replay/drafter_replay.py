@@ -1,7 +1,5 @@
 """Replaying a drafter: it is asked for drafts along recorded texts, and its acceptance is read off them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
@@ -9,7 +7,7 @@ from functools import cached_property, partial
 from itertools import islice
 from pathlib import Path
 from time import perf_counter
-from typing import TypeVar
+from typing import Self, TypeVar
 
 import numpy as np
 import torch
@@ -261,7 +259,7 @@ class DrafterReplay:
         """Notes for readers of the results."""
         return tuple(self._preparation.notes)
 
-    def for_texts(self, texts: Sequence[int], acceptance: Sequence[TextAcceptance] | None = None) -> DrafterReplay:
+    def for_texts(self, texts: Sequence[int], acceptance: Sequence[TextAcceptance] | None = None) -> Self:
         """Return the same drafter along some of the texts; nothing is loaded again.
 
         Args:

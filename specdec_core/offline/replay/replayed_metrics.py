@@ -20,8 +20,6 @@ References:
     Leviathan, Kalman, Matias 2023, Algorithm 1 and appendix A.1 (arXiv 2211.17192).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -301,7 +299,7 @@ class TextAcceptance:
     uncached: Uncached | None = None
     number: int = 0
     sample: int = 0
-    by_budget: tuple[TextAcceptance, ...] = ()
+    by_budget: "tuple[TextAcceptance, ...]" = ()
     least: NDArray[np.float64] | None = None
 
     def __len__(self) -> int:
@@ -316,7 +314,7 @@ class TextAcceptance:
         """Return the number of tokens that may be drafted at a position."""
         return max(self.reach - position, 0)
 
-    def asked(self, budget: int) -> TextAcceptance:
+    def asked(self, budget: int) -> "TextAcceptance":
         """Return the acceptance of drafts for which a number of tokens was asked."""
         return self.by_budget[budget - 1] if self.by_budget and budget else self
 
@@ -510,7 +508,7 @@ def _trimmed(values: NDArray[np.float64]) -> tuple[float, ...]:
     return tuple(map(float, values[: indices[-1] + 1])) if len(indices) else ()
 
 
-def _drawn(runs: Iterable[_Run], tokens: NDArray[np.float64], draws: int, *, timed: bool) -> Replayed:
+def _drawn(runs: "Iterable[_Run]", tokens: NDArray[np.float64], draws: int, *, timed: bool) -> Replayed:
     every, watches = zip(*((run.metrics(), run.watches) for run in runs), strict=True)
     metrics = _divided(Metrics.total(every), draws)
     found = [(one.target_calls, one.accepted, one.accepted + one.rejected, one.seconds) for one in every]

@@ -3,8 +3,6 @@
 The drafter drafts the tokens of the texts, and the core keeps the q that it gave them.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -77,7 +75,7 @@ class ForcedSampler(DraftSampler):
     reach: Sequence[int] | None = None
 
     def __init__(
-        self, texts: Sequence[Sequence[int]], device: torch.device | str, root: ForcedSampler | None = None
+        self, texts: Sequence[Sequence[int]], device: torch.device | str, root: "ForcedSampler | None" = None
     ) -> None:
         self._texts = texts
         self._device = device
@@ -119,7 +117,7 @@ class ForcedSampler(DraftSampler):
         column = self._columns[position]
         return torch.where(column == UNKNOWN, tokens.to(column.device), column)
 
-    def fork(self) -> ForcedSampler:
+    def fork(self) -> "ForcedSampler":
         """Return a sampler along the same texts."""
         return ForcedSampler(self._texts, self._device, self._root)
 
@@ -169,7 +167,7 @@ class ForcedLoop(InnerLoop):
         model: The model in the middle.
     """
 
-    def __init__(self, context: ForcedContext, above: SessionInfo, model: LoadedModel) -> None:
+    def __init__(self, context: "ForcedContext", above: SessionInfo, model: LoadedModel) -> None:
         self._rule = _ForcedRule(context.texts)
         super().__init__(context, above, model, None, None, self._rule)
         self._rule.rows = self._batch.rows

@@ -1,7 +1,5 @@
 """Groups of prompts by the columns that `group` names, and batches of one group each. Imports no torch."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -15,7 +13,7 @@ Group: TypeAlias = tuple[str | None, ...]
 """A value for each column that groups the prompts; None stands for all values."""
 
 
-def grouping_columns(config: PromptsConfig) -> tuple[str, ...]:
+def grouping_columns(config: "PromptsConfig") -> tuple[str, ...]:
     """Return the columns that group the prompts: those that a study states, or those of a benchmark."""
     known = BENCHMARKS.get(config.benchmark or "", {}).get("group")
     return config.group or (() if known is None else (known,))

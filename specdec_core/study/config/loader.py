@@ -1,15 +1,14 @@
 """Loading a study: reading, expanding grids, and checking everything that needs no model. Imports no torch."""
 
-from __future__ import annotations
-
 import fnmatch
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
+from specdec_core.interface import PluginConfig
 from specdec_core.interface.errors import ConfigError, ModelError, PromptError, unknown_name
 from specdec_core.interface.run import RunSettings
 from specdec_core.interface.settings import GenerationSettings, SamplingSettings, TargetConfig
@@ -26,10 +25,6 @@ from specdec_core.study.config.prompts import in_both, read_chat_template, read_
 from specdec_core.study.config.schema import PromptsConfig, RunConfig, StudyConfig, TaskConfig, study_model
 from specdec_core.study.config.study import BASELINE, Run, RunLabels, Study, Task, controller_label, drafter_label
 from specdec_core.study.config.yaml_source import Document, document_of, read_document
-
-if TYPE_CHECKING:
-    from specdec_core.interface import PluginConfig
-
 
 MAX_RUNS = 5_000
 """The most runs that a study may have, with grids expanded and those of all tasks together."""

@@ -1,23 +1,15 @@
 """Changes of a study: `--set key=value` replaces values, and a grid varies a run or task that is written once."""
 
-from __future__ import annotations
-
 import copy
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from specdec_core.interface.errors import ConfigError, shortened, unknown_name
 from specdec_core.registry.nesting import Keys
 from specdec_core.study.config.yaml_source import Document, parse_value
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from specdec_core.registry.nesting import Keys
-    from specdec_core.study.config.yaml_source import Document
 
 _MAX_DIGITS = 9
 

@@ -1,13 +1,11 @@
 """Rows checked and turned into prompts, each a text, a chat or token ids."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from itertools import pairwise
 from types import NoneType
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 from pydantic import (
     AfterValidator,
@@ -58,7 +56,7 @@ class ChatMessage(BaseModel):
         return self.content if self.tool_calls else self.content or ""
 
     @model_validator(mode="after")
-    def _check(self) -> ChatMessage:
+    def _check(self) -> Self:
         if not self.role.strip():
             raise ValueError("'role' is empty")
         if self.tool_calls or self.reasoning_content:
@@ -241,7 +239,7 @@ class _Prompt(BaseModel):
         return {key: value for key, value in entry.items() if key != "tokens" or given == ["tokens"]}
 
     @model_validator(mode="after")
-    def _check_end(self) -> _Prompt:
+    def _check_end(self) -> Self:
         if all(value is None for value in (self.prompt, self.messages, self.tokens)):
             raise ValueError("the prompt is null")
         if self.messages is not None and self.messages[-1].role == "assistant":

@@ -3,8 +3,6 @@
 The prompt of a row has specdec's keys or Spec-Bench's, or is in named columns or a template.
 """
 
-from __future__ import annotations
-
 import csv
 import json
 import random
@@ -69,7 +67,7 @@ def _suffix(path: Path) -> str:
     return Path(path.name.lower().removesuffix(".gz")).suffix
 
 
-def dataset_rows(config: PromptsConfig, folder: Path) -> Iterator[Row]:
+def dataset_rows(config: "PromptsConfig", folder: Path) -> Iterator[Row]:
     """Yield the rows of a Hugging Face dataset.
 
     Args:

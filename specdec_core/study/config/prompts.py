@@ -1,11 +1,11 @@
 """Prompts of a study, with chat templates applied. Importing this imports no torch."""
 
-from __future__ import annotations
-
 import hashlib
 import json
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypeAlias
+from pathlib import Path
+from typing import Any, TypeAlias
 
 from specdec_core.interface.errors import ModelError, PromptError, reading
 from specdec_core.interface.files import input_path
@@ -14,12 +14,7 @@ from specdec_core.registry.shipped import shipped_file
 from specdec_core.study.config.benchmarks import benchmark_rows, check_placeholders
 from specdec_core.study.config.prompt_file import PromptText, conversations, read_rows, turns_of
 from specdec_core.study.config.prompt_rows import Row, dataset_rows, file_rows, shuffled
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-    from pathlib import Path
-
-    from specdec_core.study.config.schema import PromptsConfig
+from specdec_core.study.config.schema import PromptsConfig
 
 ReadyPrompt: TypeAlias = str | list[int] | Turn
 """A text, token ids, or a turn of a conversation."""

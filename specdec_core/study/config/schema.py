@@ -1,11 +1,9 @@
 """The settings of a study as pydantic models, with those of the installed plugins. Imports no torch."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
 
 from pydantic import (
@@ -22,12 +20,10 @@ from specdec_core.interface.constraint import Constraint
 from specdec_core.interface.errors import shortened
 from specdec_core.interface.settings import GenerationSettings, SamplingSettings, TargetConfig
 from specdec_core.interface.validated import Validated
+from specdec_core.registry.registry import Registry
 from specdec_core.registry.settings_models import NO_SOURCE, plugin_types
 from specdec_core.study.config.benchmarks import BENCHMARKS, check_benchmark, names_prompt, spelled_out
 from specdec_core.study.config.prompt_rows import Columns, check_template
-
-if TYPE_CHECKING:
-    from specdec_core.registry.registry import Registry
 
 
 class ColumnsConfig(Validated):
@@ -118,7 +114,7 @@ class PromptsConfig(Validated):
     """A Jinja file that replaces the tokenizer's chat template."""
 
     @model_validator(mode="after")
-    def _check(self) -> PromptsConfig:
+    def _check(self) -> Self:
         sources = ("builtin", "file", "dataset", "benchmark", "texts", "tokens")
         given = [name for name in sources if getattr(self, name) is not None]
         if len(given) != 1:
@@ -147,7 +143,7 @@ class PromptsConfig(Validated):
             raise ValueError("'system' requires 'chat: true', which treats each text as a user message")
         return self
 
-    def spelled_out(self, folder: Path) -> PromptsConfig:
+    def spelled_out(self, folder: Path) -> "PromptsConfig":
         """Return the settings that a benchmark stands for; those of other sources as they are.
 
         Args:
@@ -188,12 +184,12 @@ class RepeatsConfig(Validated):
     """Stop when half the interval of every run's speed-up is at most this fraction of it."""
 
     @model_validator(mode="after")
-    def _check_order(self) -> RepeatsConfig:
+    def _check_order(self) -> Self:
         if self.max < self.min:
             raise ValueError(f"'max' ({self.max}) is less than 'min' ({self.min})")
         return self
 
-    def once(self) -> RepeatsConfig:
+    def once(self) -> Self:
         """Return the settings of a single repeat."""
         return self.model_copy(update={"min": 1, "max": 1})
 

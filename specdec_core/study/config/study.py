@@ -1,25 +1,21 @@
 """A study that is ready to run: its tasks and the runs that each task compares. Imports no torch."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from typing import Any, TypeAlias, cast
 
 from specdec_core.costs.step_costs import settings_key
+from specdec_core.interface import PluginConfig
 from specdec_core.interface.errors import ConfigError, unknown_name
 from specdec_core.interface.run import RunSettings
 from specdec_core.interface.settings import BEAM_SETTINGS, GenerationSettings, SamplingSettings, TargetConfig
+from specdec_core.interface.spec import PluginKind
 from specdec_core.registry.nesting import nested_settings
+from specdec_core.registry.registry import Registry
 from specdec_core.study.config.grouping import grouping_columns
+from specdec_core.study.config.prompt_file import PromptText
 from specdec_core.study.config.schema import EngineConfig, PromptsConfig, RepeatsConfig, StudyConfig
-
-if TYPE_CHECKING:
-    from specdec_core.interface import PluginConfig
-    from specdec_core.interface.spec import PluginKind
-    from specdec_core.registry.registry import Registry
-    from specdec_core.study.config.prompt_file import PromptText
 
 BASELINE = "baseline"
 """Name of the autoregressive baseline: the target alone, the first run of every task."""

@@ -1,17 +1,12 @@
-"""Coordinates of the charts of a report, which its templates draw. Imports no torch."""
-
-from __future__ import annotations
+"""Coordinates of the charts of a report, which its templates draw."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from specdec_core.study.config.study import BASELINE
 from specdec_core.study.report.expectation import MIN_COUNT, PARTS
 from specdec_core.study.report.formats import number, share
-
-if TYPE_CHECKING:
-    from specdec_core.study.report.summary import RunSummary
+from specdec_core.study.report.summary import RunSummary
 
 LEFT, RIGHT, TOP, BOTTOM = 34.0, 310.0, 14.0, 122.0
 """Bounds of the plot area of a curve, in units of its picture."""

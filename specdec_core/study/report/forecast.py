@@ -1,7 +1,5 @@
 """The block efficiency to expect of a run that an engine decodes: that of the same drafts. Imports no torch."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -36,7 +34,7 @@ class Forecast:
     source: str
 
 
-def with_forecasts(summaries: Sequence[RunSummary], folder: Path | None = None) -> Iterator[RunSummary]:
+def with_forecasts(summaries: "Sequence[RunSummary]", folder: Path | None = None) -> "Iterator[RunSummary]":
     """Yield the summaries, those of engines with a forecast where it is known.
 
     Args:

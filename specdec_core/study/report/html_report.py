@@ -1,20 +1,20 @@
-"""The report of a study: a single HTML page without external resources. Imports no torch.
+"""The report of a study: a single HTML page without external resources.
 
 Its only script is that of traces; without them it has none.
 """
-
-from __future__ import annotations
 
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import takewhile
 from statistics import mode
-from typing import TYPE_CHECKING
+from typing import Any, TypeAlias
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from specdec_core.study.config.grouping import Group
+from specdec_core.study.config.prompt_file import PromptText
 from specdec_core.study.config.study import BASELINE
 from specdec_core.study.report import charts
 from specdec_core.study.report.certainty import replay_line, replay_of, untimed
@@ -22,17 +22,16 @@ from specdec_core.study.report.diagnosis import diagnosis_table
 from specdec_core.study.report.expectation import MIN_COUNT
 from specdec_core.study.report.formats import visible
 from specdec_core.study.report.groups import difference_table, group_tables
+from specdec_core.study.report.summary import RunSummary
 from specdec_core.study.report.tables import by_task, quality_table, request_table, results_table
 from specdec_core.study.report.verdict import verdict
+from specdec_core.study.run.finished_repeats import Output
 from specdec_core.trace import figure as trace_figures
 
-if TYPE_CHECKING:
-    from specdec_core.study.config.grouping import Group
-    from specdec_core.study.config.prompt_file import PromptText
-    from specdec_core.study.report.result_files import Outputs, Traces
-    from specdec_core.study.report.summary import RunSummary
-    from specdec_core.study.run.finished_repeats import Output
-
+Outputs: TypeAlias = Mapping[tuple[str | None, str], Sequence[Output]]
+"""The outputs by task and run, in the order of the prompts."""
+Traces: TypeAlias = Mapping[tuple[str | None, str], Mapping[str, Any]]
+"""The trace of each run that has one, by task and run; see `Repeat.trace`."""
 MAX_PROMPTS = 5
 """Prompts of a task, or of each group, whose outputs are shown."""
 _MAX_PROMPT, _MAX_OUTPUT = 600, 3000

@@ -4,17 +4,16 @@ A table that is too wide first loses the blanks between its columns, then its le
 below it names. A table without columns to spare is printed with a line per value.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import Self
+
+from rich.box import SIMPLE_HEAD, Box
+from rich.console import Console, ConsoleOptions, JustifyMethod, RenderableType
+from rich.table import Table
+from rich.text import Text
 
 from specdec_core.study.report.formats import UNKNOWN, printable, visible, visible_line, wrapped
-
-if TYPE_CHECKING:
-    from rich.console import Console, ConsoleOptions, JustifyMethod, RenderableType
-    from rich.table import Table
 
 _MIN_TEXT = 24
 """Characters that a column of running text keeps, if it has as many."""
@@ -84,7 +83,7 @@ class ReportTable:
             notes.append(f"{UNKNOWN}: {self.unknown}.")
         return list(dict.fromkeys(notes))
 
-    def of(self, columns: Sequence[int]) -> ReportTable:
+    def of(self, columns: Sequence[int]) -> Self:
         """Return the table with some of its columns, by their indices."""
         return replace(
             self,
@@ -125,8 +124,6 @@ class Prose:
     style: str = ""
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
-        from rich.text import Text
-
         line = wrapped(printable(visible(self.text), options.encoding), options.max_width)
         yield Text(line, style=self.style, no_wrap=True, overflow="ignore")
 
@@ -142,10 +139,6 @@ def _fitting(table: ReportTable, options: ConsoleOptions) -> Table | None:
 
 def _grid(table: ReportTable, options: ConsoleOptions, padding: int) -> tuple[Table, int]:
     """Return the table for rich with some blanks between columns, and the least width that it needs."""
-    from rich.box import SIMPLE_HEAD, Box
-    from rich.table import Table
-    from rich.text import Text
-
     blank = "    \n"
     plain = Box(f"{blank}{blank} -- \n{blank * 5}", ascii=True)
     grid = Table(header_style="bold", box=plain if options.ascii_only else SIMPLE_HEAD, padding=(0, padding, 0, 0))
@@ -171,8 +164,6 @@ def _grid(table: ReportTable, options: ConsoleOptions, padding: int) -> tuple[Ta
 
 def _line_per_value(table: ReportTable, options: ConsoleOptions) -> Iterator[RenderableType]:
     """Yield each row as its first cell and a line for each further one that is not empty."""
-    from rich.text import Text
-
     _, *others = table.columns
     margin = max(len(column.name) for column in others) + 4
     for row in table.rows:

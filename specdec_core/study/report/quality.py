@@ -8,8 +8,6 @@ References:
     M. Post: A Call for Clarity in Reporting BLEU Scores, 2018 (arXiv 1804.08771), for the signatures.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import unicodedata
 from collections.abc import Mapping, Sequence
@@ -81,8 +79,8 @@ class Quality:
 
 
 def assess(
-    outputs: Mapping[int, Sequence[Output]],
-    baseline: Mapping[int, Sequence[Output]],
+    outputs: "Mapping[int, Sequence[Output]]",
+    baseline: "Mapping[int, Sequence[Output]]",
     references: Sequence[Sequence[str]],
     *,
     greedy: bool,

@@ -1,30 +1,20 @@
-"""Results on disk: JSON lines, CSV, the outputs, and the HTML report. Importing this imports no torch."""
-
-from __future__ import annotations
+"""Results on disk: JSON lines, CSV, the outputs, and the HTML report."""
 
 import csv
 import io
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any
 
 from specdec_core.interface.errors import SpecdecError
 from specdec_core.interface.files import writing_file
 from specdec_core.study.config.grouping import group_label
 from specdec_core.study.config.study import BASELINE, Study
-from specdec_core.study.report.html_report import report_page
+from specdec_core.study.report.html_report import Outputs, Traces, report_page
+from specdec_core.study.report.summary import RunSummary
 from specdec_core.study.run.folder import OUTPUTS, REPORT, RESULTS, SUMMARY
-
-if TYPE_CHECKING:
-    from specdec_core.study.report.summary import RunSummary
-    from specdec_core.study.run.finished_repeats import Output
-    from specdec_core.study.run.study_session import StudyResult
-
-Outputs: TypeAlias = Mapping[tuple[str | None, str], "Sequence[Output]"]
-"""The outputs by task and run, in the order of the prompts."""
-Traces: TypeAlias = Mapping[tuple[str | None, str], Mapping[str, Any]]
-"""The trace of each run that has one, by task and run; see `Repeat.trace`."""
+from specdec_core.study.run.study_session import StudyResult
 
 _COLUMN_PREFIXES = {"quality": "quality", "replayed": "replayed", "forecast": "forecast", "time_shares": "time"}
 """Mappings whose entries get a column each in `summary.csv`, and the prefix of the columns."""

@@ -1,16 +1,11 @@
-"""What to expect of the metrics of vLLM, from the steps that a study counted by its rules. Imports no torch."""
-
-from __future__ import annotations
+"""What to expect of the metrics of vLLM, from the steps that a study counted by its rules."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from specdec_core.study.report.formats import number
 from specdec_core.study.report.layout import Column, ReportTable, Row
-
-if TYPE_CHECKING:
-    from specdec_core.study.report.summary import RunSummary
+from specdec_core.study.report.summary import RunSummary
 
 
 @dataclass(frozen=True)

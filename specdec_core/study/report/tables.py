@@ -1,10 +1,7 @@
-"""The tables of a study's results, built once for the terminal and the HTML report. Imports no torch."""
-
-from __future__ import annotations
+"""The tables of a study's results, built once for the terminal and the HTML report."""
 
 from collections.abc import Mapping, Sequence
 from itertools import groupby
-from typing import TYPE_CHECKING
 
 from specdec_core.study.config.study import BASELINE
 from specdec_core.study.report.certainty import (
@@ -18,10 +15,8 @@ from specdec_core.study.report.certainty import (
 from specdec_core.study.report.formats import UNKNOWN, number, rate, share, with_spread
 from specdec_core.study.report.layout import Column, ReportTable, Row
 from specdec_core.study.report.paired import adjusted
+from specdec_core.study.report.summary import RunSummary
 from specdec_core.study.report.verdict import exceeds_bound
-
-if TYPE_CHECKING:
-    from specdec_core.study.report.summary import RunSummary
 
 SCORES = {"bleu": "BLEU", "chrf": "chrF", "rouge1": "ROUGE-1", "rouge2": "ROUGE-2", "rougeL": "ROUGE-L"}
 """Names of the scores, by their keys in results."""

@@ -1,11 +1,9 @@
 """The finished repeats of a study, in little memory."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, ClassVar, TypeAlias, TypeVar
+from typing import Annotated, Any, ClassVar, Self, TypeAlias, TypeVar
 
 from pydantic import ConfigDict, PlainValidator
 
@@ -51,7 +49,7 @@ class Output:
         """Number of new tokens."""
         return len(self.tokens) if self.count is None else self.count
 
-    def first_difference(self, other: Output) -> int | None:
+    def first_difference(self, other: "Output") -> int | None:
         """Return the first token that differs, or character where an engine tells no tokens; None if none does."""
         known = self.count is None and other.count is None
         ours, theirs = (self.tokens, other.tokens) if known else (self.text or "", other.text or "")
@@ -60,7 +58,7 @@ class Output:
         pairs = enumerate(zip(ours, theirs, strict=False))
         return next((position for position, (a, b) in pairs if a != b), min(len(ours), len(theirs)))
 
-    def same_as(self, other: Output) -> bool:
+    def same_as(self, other: "Output") -> bool:
         """Return whether two outputs have equal tokens, or texts where an engine tells no tokens."""
         return self.first_difference(other) is None
 
@@ -180,13 +178,13 @@ class Repeat:
         """Identifies the repeat within its study."""
         return self.task, self.run, self.repeat
 
-    def without_times(self) -> Repeat:
+    def without_times(self) -> Self:
         """Return the same repeat with no time measured."""
         trace = self.trace and {**self.trace, "steps": [{"items": step["items"]} for step in self.trace["steps"]]}
         untimed = self.metrics.without_times()
         return replace(self, metrics=untimed, request_seconds=(), cpu_seconds=None, trace=trace)
 
-    def in_order(self, numbers: Sequence[int]) -> Repeat:
+    def in_order(self, numbers: Sequence[int]) -> Self:
         """Return the repeat with outputs, times and trace in the order of the prompts.
 
         Args:

@@ -1,18 +1,13 @@
 """The folder of results: one running study at a time. Importing this imports no torch."""
 
-from __future__ import annotations
-
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from filelock import FileLock, Timeout
 
 from specdec_core.interface.errors import SpecdecError
 from specdec_core.interface.files import in_the_way
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
 
 LOCK = ".lock"
 """Name of the empty file that is locked while a study runs."""

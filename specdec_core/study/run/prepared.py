@@ -1,7 +1,5 @@
 """A run that is loaded and warmed up, and can be timed as often as asked."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -69,7 +67,7 @@ class RunJob:
     halve: bool = False
     warmup: Sequence[Batch] = ()
 
-    def same_task(self, other: RunJob) -> bool:
+    def same_task(self, other: "RunJob") -> bool:
         """Return whether another run decodes the same, with the same settings."""
         return replace(self, run=other.run) == other
 
@@ -184,7 +182,7 @@ class PreparedRun:
                 pass
         return {"prompt": 0, **observer.traces()[0]} if observer.reports else None
 
-    def _decode(self, batch: Batch, generation: GenerationSettings) -> Iterator[_Turns]:
+    def _decode(self, batch: Batch, generation: GenerationSettings) -> "Iterator[_Turns]":
         """Decode a batch; where memory is short and the study allows it, in halves."""
         talks, seeds, metadata = batch
         try:

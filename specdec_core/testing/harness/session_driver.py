@@ -1,9 +1,8 @@
 """A driver of draft sessions: a check inspects each proposal, and decides on the tokens to commit."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -268,7 +267,7 @@ class SessionDriver:
         with calling(self.log):
             self._proposer.close()
 
-    def reopen(self) -> SessionDriver:
+    def reopen(self) -> Self:
         """Return a driver with a new session that begins with the tokens committed so far."""
         return replace(self, primed=True, keep_drafting=None)
 

@@ -4,13 +4,11 @@ Each step follows the order of the core: gamma, `keep_drafting` after each draft
 drafted, then the report.
 """
 
-from __future__ import annotations
-
 import math
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 from specdec_core.decoding.proposer import checked_plan
 from specdec_core.decoding.verify import checked_lenience
@@ -137,7 +135,7 @@ class SimulatedBatch:
             lines.append(f"reported {len(self.reports)} step(s); the last: asked={last.asked}, {last.outcome}")
         return "\n".join(lines)
 
-    def run(self, steps: int) -> SimulatedBatch:
+    def run(self, steps: int) -> Self:
         """Run up to `steps` steps; fewer if all rows end for good before."""
         for _ in range(steps):
             if all(self._ended) and not self.scenario.resumes:
