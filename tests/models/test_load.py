@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -189,6 +190,12 @@ def test_what_gives_no_logits_is_refused(change, message):
 @pytest.mark.filterwarnings("ignore")
 def test_activations_with_one_scale_for_all_tokens_are_refused():
     model = torch.ao.quantization.quantize_dynamic(tiny_model("llama"), {torch.nn.Linear})
+    with pytest.raises(ModelError, match="one scale for all tokens of a forward pass"):
+        wrap_model(model)
+    model, given = tiny_model("llama"), SimpleNamespace(dynamic=True, strategy="token")
+    model.lm_head.quantization_scheme = SimpleNamespace(input_activations=given)  # as compressed-tensors marks it
+    wrap_model(model)
+    given.strategy = "tensor"
     with pytest.raises(ModelError, match="one scale for all tokens of a forward pass"):
         wrap_model(model)
 

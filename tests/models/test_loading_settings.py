@@ -238,6 +238,26 @@ def test_a_checkpoint_that_is_quantized_loads_as_it_is_and_is_not_quantized_twic
         load_model(tmp_path, quantization_config=INT8)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_weights_in_fp8_are_dequantized_without_a_gpu_and_decode_like_generate(folder, tmp_path, dtype):
+    pytest.importorskip("accelerate")
+    shutil.copytree(folder / "wide", tmp_path, dirs_exist_ok=True)
+    weights = {}
+    for name, weight in load_file(tmp_path / "model.safetensors").items():
+        if name.endswith("_proj.weight"):
+            weights[f"{name}_scale_inv"] = weight.abs().amax().reshape(1, 1) / 448
+            weights[name] = (weight / weights[f"{name}_scale_inv"]).to(torch.float8_e4m3fn)
+        else:
+            weights[name] = weight.to(torch.bfloat16)
+    save_file(weights, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    settings = {"quant_method": "fp8", "weight_block_size": [128, 128]}
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**config, "quantization_config": settings}))
+    loaded = load_model(tmp_path, dtype=dtype)
+    assert {weight.dtype for weight in loaded.model.parameters()} == {getattr(torch, dtype)}
+    assert greedy(loaded) == generated(loaded)
+
+
 def adapters(folder, root):
     """Write a LoRA and a prefix for the model `wide`; return their folders."""
     import peft

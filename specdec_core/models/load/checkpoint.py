@@ -125,7 +125,8 @@ def quiet_loading() -> Iterator[None]:
 
     def keep(record: logging.LogRecord) -> bool:
         text = record.getMessage()
-        return "NOT tie" not in text and not ("LOAD REPORT" in text and ("MISSING" in text or "MISMATCH" in text))
+        report = "LOAD REPORT" in text and "CONVERSION" not in text
+        return "NOT tie" not in text and not (report and ("MISSING" in text or "MISMATCH" in text))
 
     logger = logging.getLogger("transformers.modeling_utils")
     logger.addFilter(keep)

@@ -136,6 +136,8 @@ def _read(settings: ModelSettings, folder: Path, trust_remote_code: bool) -> tup
         name = f"{name} + {adapter.name}"
     if "device_map" not in given:
         loaded = loaded.to(device)
+    if dtype == torch.float32 and getattr(loaded, "hf_quantizer", None) is None:
+        loaded = loaded.float()  # layers of FP8 checkpoints, which transformers dequantizes on a CPU, are bfloat16
     return loaded, read_tokenizer(location, options, subfolder), name
 
 

@@ -77,9 +77,14 @@ def _check_usable(model: Any, name: str) -> None:
     if model.config.return_dict is False:
         raise ModelError(f"{name}: its config has return_dict=False; set `model.config.return_dict = True`.")
     for layer in model.modules():
-        if type(layer).__module__.startswith(("torch.ao.nn.quantized", "torch.ao.nn.intrinsic.quantized")):
+        given = getattr(
+            getattr(layer, "quantization_scheme", None), "input_activations", None
+        )  # compressed-tensors
+        one_scale = given is not None and given.dynamic is True and given.strategy == "tensor"
+        torch_ao = ("torch.ao.nn.quantized", "torch.ao.nn.intrinsic.quantized")
+        if one_scale or type(layer).__module__.startswith(torch_ao):
             raise ModelError(
-                f"{name}: torch.ao quantizes the activations of a {type(layer).__name__} layer with one scale for "
-                "all tokens of a forward pass, so a draft changes the logits before it. Quantize with torchao or "
-                "bitsandbytes."
+                f"{name}: the activations of a {type(layer).__name__} layer are quantized with one scale for "
+                "all tokens of a forward pass, so a draft changes the logits before it. Use a checkpoint with a "
+                "scale for each token, or quantize with torchao or bitsandbytes."
             )
