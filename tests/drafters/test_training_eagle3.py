@@ -165,11 +165,12 @@ def test_the_loss_is_that_of_every_position_by_its_weight(targets, share):
     target = targets()
     head, reading = head_for(target), read_target(target, pad_rows(TEXTS, PROMPTS), LAYERS, torch.device("cpu"))
     loss = unrolled_loss(head, reading, K, 0.5, share, 0.7)
-    expected = 0.0
+    expected = weights = 0.0
     for position, step in enumerate(unrolled(head, reading, K)):
         p = step.p_logits[:, IDS]
         expected += 0.5**position * float(distillation(p, step.logits.detach(), share, 0.7)[0])
-    assert float(loss.detach()) == pytest.approx(expected, rel=1e-5)
+        weights += 0.5**position * len(p)
+    assert float(loss.detach()) == pytest.approx(expected / weights, rel=1e-5)
     loss.backward()
     assert head.embed_tokens.weight.grad is None
     assert all(weight.grad.abs().sum() > 0 for weight in head.parameters() if weight.requires_grad)

@@ -85,7 +85,7 @@ def unrolled(head: Eagle3Head, reading: TargetReading, count: int) -> Iterator[D
 def unrolled_loss(
     head: Eagle3Head, reading: TargetReading, count: int, decay: float, share: float, temperature: float
 ) -> Tensor:
-    """Return the weighted loss of drafts, summed over positions and depths; p and q are over the draft vocabulary.
+    """Return the weighted mean loss of all draft tokens; p and q are over the draft vocabulary.
 
     Args:
         head: The head.
@@ -254,6 +254,7 @@ class Distillation(TargetDistillation[Eagle3TrainerConfig, tuple[int, ...]]):
         # Its vocabulary is that of the data.
         ids = frequent_tokens(self.data.pools, vocab_size, count)
         self.head = new_head(self.target, self.layers, ids, config.seed, parallel=config.parallel)
+        self._part = max(1, self._part // config.unrolled)  # the logits of all depths are kept for the gradients
 
     def objective(self) -> Objective:
         """Return the objective for the training loop."""
@@ -270,12 +271,10 @@ class Distillation(TargetDistillation[Eagle3TrainerConfig, tuple[int, ...]]):
             if config.parallel:
                 shape = rows.tokens[:, 1:-1].shape
                 lengths = drawn_lengths(reading.rows, shape, config.unrolled, config.retention, config.seed, done)
-                loss = masked_loss(head, reading, lengths, share, config.temperature) * rows.positions
+                loss = masked_loss(head, reading, lengths, share, config.temperature)
             else:
                 loss = unrolled_loss(head, reading, config.unrolled, config.decay, share, config.temperature)
-                # Near the end of a sequence, the last positions have nothing to predict.
-                loss = loss / sum(config.decay**depth for depth in range(config.unrolled))
-        yield loss
+        yield loss * rows.positions
 
     def scored(self, rows: Rows) -> Scores:
         """Compare the head with the target on some rows."""

@@ -83,13 +83,13 @@ class Distillation(TargetDistillation[HeadsTrainerConfig, Heads]):
         return Objective(self._views, self.gradients, self.measure, embedding_names)
 
     def losses(self, rows: Rows, done: float) -> Iterator[Tensor]:
-        """Yield the mean loss of the heads, summed over the positions of some rows."""
+        """Yield the mean loss of the heads, times the number of positions of some rows."""
         share = None if self.config.loss == "ce" else tv_share(self.config.loss, done)
         with autocast(self.dtype, self.target.device):
             reading = read_rows(self.target, rows)
             if reading.drafted:
                 steps = drafted(self.heads, reading, self._output.to(self.dtype), self._read)
-                yield drafts_loss(steps, share, self.config.temperature) / self.heads.shape.heads
+                yield drafts_loss(steps, share, self.config.temperature) * rows.positions
 
     def gradients(self, step: int, done: float) -> StepResult:
         """Accumulate the gradients of a step's mean loss, part by part, and give each view its part of them."""

@@ -75,7 +75,7 @@ def draft_step(reading: TargetReading, depth: int, values: Tensor, head: Callabl
 
 
 def drafts_loss(steps: Iterable[DraftStep], share: float | None, temperature: float, decay: float = 1.0) -> Tensor:
-    """Return the loss of drafts, summed over positions and depths.
+    """Return the mean loss of all tokens that drafts predict; near the end of a text, drafts are shorter.
 
     Args:
         steps: The depths of the drafts in turn, at least one.
@@ -83,14 +83,15 @@ def drafts_loss(steps: Iterable[DraftStep], share: float | None, temperature: fl
         temperature: Temperature of p and q.
         decay: Weight of a depth, relative to the one before.
     """
-    losses = []
+    losses, weight = [], 0.0
     for depth, step in enumerate(steps):
         if share is None:
             loss = cross_entropy(step.logits / temperature, step.tokens, mean=False)
         else:
             loss, _ = distillation(step.p_logits, step.logits, share, temperature)
         losses.append(decay**depth * loss)
-    return torch.stack(losses).sum()
+        weight += decay**depth * len(step.tokens)
+    return torch.stack(losses).sum() / max(1.0, weight)
 
 
 @torch.inference_mode()
