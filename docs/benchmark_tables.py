@@ -61,6 +61,19 @@ _METHODS = {
 """The words for each method that is compared, and the page of its drafter."""
 
 
+def _counted_on(size: str) -> str:
+    """Return how many prompts and new tokens single sequences were measured on, in a sentence."""
+    settings = _data("vs_transformers")["settings"]
+    groups = [group for group in _data("vs_transformers")["rows"] if group["key"]["size"] == size]
+    counts = [
+        f"{group['prompts']} prompt{'s' * (group['prompts'] > 1)} × {group['new_tokens']} tokens at T = "
+        f"{group['key']['temperature']:g}"
+        for group in groups
+        if group["key"]["batch_size"] == 1
+    ]
+    return f"{', '.join(counts)}, {settings['repeats']} rounds."
+
+
 def against() -> str:
     """Return the speeds of all methods of both libraries for single sequences, each over its own plain decoding.
 
@@ -74,9 +87,7 @@ def against() -> str:
         for size, temperature, method, cells in _speeds()
         if size == last
     ]
-    text = (
-        f"{_measured('vs_transformers')} Gamma {settings['gamma']}, medians of {settings['repeats']} rounds.\n\n"
-    )
+    text = f"{_measured('vs_transformers')} Gamma {settings['gamma']}, medians; {_counted_on(last)}\n\n"
     return f"{text}{table(head, rows)}\n{_slower()}"
 
 
@@ -139,7 +150,7 @@ def front(folder: str = "") -> str:
             words, drafter = _METHODS[method]
             link = f", [`{drafter}`]({folder}drafters/{drafter}.md)" if drafter else ""
             rows.append((f"{words}{link}", temperature, *cells))
-    return f"{table(head, rows)}\n{_measured('vs_transformers')}\n"
+    return f"{table(head, rows)}\n{_measured('vs_transformers')} Medians; {_counted_on('60M')}\n"
 
 
 # --- recorded once ---------------------------------------------------------------------------------------------

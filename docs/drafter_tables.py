@@ -53,29 +53,41 @@ def of_drafter(name: str) -> str:
     return f"Tokens per step (acceptance rate) on {texts}:\n\n{table(('γ', 'T = 0', 'T = 1'), rows)}"
 
 
-def _speeds(run: str) -> list[str]:
-    """Return c of a run, and its speed-ups at both temperatures; nothing if it was not timed.
+def _timed(run: str) -> list[str]:
+    """Return c of a run in the study of speeds, and its tokens per step and speed-up at both temperatures.
 
     As in a verdict, a speed-up above what the tokens per target call allow is none.
     """
     found = [row for row in data("drafter_speeds")["rows"] if row["run"] in SPEEDS.get(run, [run])]
-    sound = (row["speedup"] <= MAX_EXCESS * row["speedup_bound"] for row in found)
-    speedups = [f"{row['speedup']:.2f}×" if one else "–" for row, one in zip(found, sound, strict=True)]
-    return [f"{found[0]['c']:.3f}", *speedups] if found else [""] * 3
+    cells = [f"{found[0]['c']:.3f}"] if found else []
+    for row in found:
+        sound = row["speedup"] <= MAX_EXCESS * row["speedup_bound"]
+        cells += [f"{row['block_efficiency']:.2f}", f"{row['speedup']:.2f}×" if sound else "–"]
+    return cells
+
+
+def _links() -> dict[str, str]:
+    """Return the link of each run to its drafter, that with the most tokens at temperature 0 first."""
+    first = {run: rows[0.0, GAMMAS[0]] for run, rows in _runs().items()}
+    links = {}
+    for run in sorted(first, key=lambda run: -first[run]["block_efficiency"]):
+        name = first[run]["drafter"]
+        own = run.startswith(name)
+        links[run] = f"[`{run if own else name}`](drafters/{name}.md)" + ("" if own else f", {run}")
+    return links
 
 
 def every_drafter() -> str:
-    """Return tokens per step, c and measured speed-ups of all drafters, the most tokens at temperature 0 first."""
-    gamma = GAMMAS[0]
-    found = []
-    for run, rows in _runs().items():
-        name = rows[0.0, gamma]["drafter"]
-        link = f"[`{run if run.startswith(name) else name}`](drafters/{name}.md)"
-        link += "" if run.startswith(name) else f", {run}"
-        order = rows[0.0, gamma]["block_efficiency"]
-        found.append((order, (link, *_cells(rows, gamma)[1::2], *_speeds(run))))
-    ranked = [cells for _, cells in sorted(found, reverse=True)]
-    return table(("drafter", "tokens per step, T = 0", "T = 1", "c", "speed-up, T = 0", "T = 1"), ranked)
+    """Return the tokens per step of all drafters on the same texts."""
+    rows = [(link, *_cells(_runs()[run], GAMMAS[0])[1::2]) for run, link in _links().items()]
+    return table(("drafter", "tokens per step, T = 0", "T = 1"), rows)
+
+
+def speeds() -> str:
+    """Return c, tokens per step and speed-ups of all drafters in the study that timed them."""
+    rows = [(link, *_timed(run)) for run, link in _links().items() if _timed(run)]
+    head = ("tokens per step, T = 0", "speed-up, T = 0", "tokens per step, T = 1", "speed-up, T = 1")
+    return table(("drafter", "c", *head), rows)
 
 
 METHODS = {"lookup": "prompt-copy", "assisted": "transformer"}
@@ -85,7 +97,7 @@ METHODS = {"lookup": "prompt-copy", "assisted": "transformer"}
 def by_batch() -> str:
     """Return the speed-up of two drafters by batch size and temperature, for the smallest and largest target."""
     speeds = {
-        (row["method"], *(group["key"][one] for one in ("batch_size", "temperature", "size"))): row
+        (row["method"], *(group["key"][one] for one in ("batch_size", "temperature", "size"))): (row, group)
         for group in data("vs_transformers")["rows"]
         for row in group["rows"]
         if row["configuration"] == "packed"
@@ -95,15 +107,13 @@ def by_batch() -> str:
     for method, batch, temperature in sorted({key[:3] for key in speeds if key[0] in METHODS}):
         ratios = []
         for size in (first, last):
-            drafted, plain = (
-                speeds[one, batch, temperature, size]["specdec_tokens_per_second"]["median"]
-                for one in (method, "baseline")
-            )
-            ratios.append(f"{drafted / plain:.2f}×")
+            (row, group), (plain, _) = (speeds[one, batch, temperature, size] for one in (method, "baseline"))
+            drafted, alone = (one["specdec_tokens_per_second"]["median"] for one in (row, plain))
+            ratios.append(f"{drafted / alone:.2f}× ({group['prompts']} × {group['new_tokens']})")
         rows.append((f"`{METHODS[method]}`", str(batch), f"{temperature:g}", *ratios))
     return table(("drafter", "batch size", "T", f"{first} target", f"{last} target"), rows)
 
 
 def gains(name: str) -> str:
-    """Return the table of a drafter; with `all` the one of all drafters, with `batch` the one of batch sizes."""
-    return {"all": every_drafter, "batch": by_batch}.get(name, lambda: of_drafter(name))()
+    """Return the table of a drafter; with `all` and `speeds` those of all, with `batch` the one of batch sizes."""
+    return {"all": every_drafter, "speeds": speeds, "batch": by_batch}.get(name, lambda: of_drafter(name))()
