@@ -9,8 +9,7 @@ from typer.core import TyperGroup
 
 from specdec_core.cli.options.shared_options import output_console, quieten_libraries, shown_progress
 from specdec_core.cli.options.train_options import read_options, train_command
-from specdec_core.interface import PluginConfig, PluginSpec, TrainingReport
-from specdec_core.interface.errors import PluginError
+from specdec_core.interface import PluginConfig, PluginError, PluginSpec, TrainingReport
 from specdec_core.registry.registry import default_registry
 from specdec_core.study.progress import value_text
 

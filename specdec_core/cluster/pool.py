@@ -9,8 +9,7 @@ from contextlib import contextmanager
 from itertools import starmap
 from typing import Any, Protocol
 
-from specdec_core.interface import Progress
-from specdec_core.interface.errors import SpecdecError
+from specdec_core.interface import Progress, SpecdecError
 
 
 class JobError(SpecdecError):

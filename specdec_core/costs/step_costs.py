@@ -27,8 +27,7 @@ from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, computed_field, model_validator
 
-from specdec_core.interface import StepReport
-from specdec_core.interface.errors import ConfigError
+from specdec_core.interface import ConfigError, StepReport
 from specdec_core.theory.intervals import relative_spread, relative_spread_of_mean
 from specdec_core.theory.speed import check, check_gamma
 

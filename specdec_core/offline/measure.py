@@ -9,8 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from specdec_core.costs.measurement import Acceptance, DrafterMeasurement, Measurement
-from specdec_core.interface import Progress
-from specdec_core.interface.errors import SpecdecError
+from specdec_core.interface import Progress, SpecdecError
 from specdec_core.offline.record.format import Record
 from specdec_core.offline.record.recording import RecordOptions, record_study
 from specdec_core.offline.record.tasks import named_models

@@ -10,8 +10,7 @@ from typing import Any
 
 from specdec_core.cluster import Pool, pooled
 from specdec_core.decoding.arguments import make_controller
-from specdec_core.interface import Progress
-from specdec_core.interface.errors import ConfigError
+from specdec_core.interface import ConfigError, Progress
 from specdec_core.interface.files import writing_file
 from specdec_core.offline.record.format import HEADER
 from specdec_core.offline.record.recording import RecordOptions, record_study

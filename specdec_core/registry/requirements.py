@@ -3,10 +3,7 @@
 from collections.abc import Iterator
 from typing import Any, cast
 
-from specdec_core.interface import PluginConfig, PluginSpec
-from specdec_core.interface.errors import PluginError
-from specdec_core.interface.settings import ModelSettings
-from specdec_core.interface.spec import DrafterConfig
+from specdec_core.interface import DrafterConfig, ModelSettings, PluginConfig, PluginError, PluginSpec
 from specdec_core.registry.hookspecs import KIND_LABELS
 from specdec_core.registry.nesting import Keys, nested_settings
 

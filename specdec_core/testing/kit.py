@@ -9,8 +9,7 @@ from typing import Any, ClassVar, TypeVar
 import pytest
 import torch
 
-from specdec_core.interface import PluginConfig, PluginSpec
-from specdec_core.interface.errors import ConfigError
+from specdec_core.interface import ConfigError, PluginConfig, PluginSpec
 from specdec_core.interface.spec import PluginKind
 from specdec_core.registry.hookspecs import KIND_LABELS
 from specdec_core.registry.registry import default_registry

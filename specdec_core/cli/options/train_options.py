@@ -10,8 +10,7 @@ from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
 from specdec_core.cli.options.shared_options import Quiet
-from specdec_core.interface import PluginConfig, PluginSpec
-from specdec_core.interface.errors import ConfigError
+from specdec_core.interface import ConfigError, PluginConfig, PluginSpec
 from specdec_core.registry.cli_fields import CliField, cli_fields
 from specdec_core.registry.validation_errors import describe
 

@@ -11,8 +11,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from specdec_core.interface import TargetInfo
-from specdec_core.interface.errors import ConfigError, ModelError
+from specdec_core.interface import ConfigError, ModelError, TargetInfo
 from specdec_core.interface.files import writing_folder
 from specdec_core.models import LoadedModel, load_vocabulary
 from specdec_core.models.device import parse_device

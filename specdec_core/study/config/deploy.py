@@ -4,9 +4,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import cast
 
-from specdec_core.interface import DrafterConfig
+from specdec_core.interface import ConfigError, DrafterConfig
 from specdec_core.interface.controllers import FixedGammaConfig
-from specdec_core.interface.errors import ConfigError
 from specdec_core.interface.rules import TokenRuleConfig
 from specdec_core.interface.settings import SamplingSettings
 from specdec_core.registry.nesting import dotted

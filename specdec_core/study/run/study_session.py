@@ -17,16 +17,8 @@ from typing import Any, TypeVar
 
 from pydantic import TypeAdapter
 
-from specdec_core.interface import Progress
-from specdec_core.interface.errors import (
-    ConfigError,
-    PluginWarning,
-    SpecdecError,
-    differences,
-    exception_text,
-    raised_text,
-    without_home,
-)
+from specdec_core.interface import ConfigError, Progress, SpecdecError
+from specdec_core.interface.errors import PluginWarning, differences, exception_text, raised_text, without_home
 from specdec_core.study.config.study import BASELINE, Run, Study, Task, with_task
 from specdec_core.study.run.finished_repeats import Repeat, RepeatKey, Repeats, RunKey
 from specdec_core.study.run.folder import JOURNAL, RESUMED, StorageError, cannot_store, make_folder, when_stopped

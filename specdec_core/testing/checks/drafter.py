@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from specdec_core.interface import BestFirstTree, Drafter, DrafterConfig, TokenTree
-from specdec_core.interface.errors import ConfigError
+from specdec_core.interface import BestFirstTree, ConfigError, Drafter, DrafterConfig, TokenTree
 from specdec_core.interface.settings import SamplingSettings
 from specdec_core.interface.tree import TreeShape
 from specdec_core.registry.nesting import nested_settings

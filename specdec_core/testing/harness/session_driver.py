@@ -12,9 +12,8 @@ from specdec_core.decoding.guard import PluginGuard
 from specdec_core.decoding.opening import LoopContext
 from specdec_core.decoding.rows import TokenView
 from specdec_core.decoding.validation import FAULTS, FINE, worst
-from specdec_core.interface import LAST_HIDDEN, BatchInfo, Drafter, Outcome, SessionInfo
+from specdec_core.interface import LAST_HIDDEN, BatchInfo, Drafter, Outcome, PluginError, SessionInfo
 from specdec_core.interface.controllers import ScriptedGamma
-from specdec_core.interface.errors import PluginError
 from specdec_core.interface.settings import SamplingSettings
 from specdec_core.interface.tree import TreeShape
 from specdec_core.sampling.generators import RowGenerators, row_seed
