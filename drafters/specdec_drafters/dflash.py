@@ -34,11 +34,11 @@ from specdec_drafters.common.draft_heads import (
     check_layers,
     check_sizes,
     head_of,
-    target_features,
     write_for_vllm,
 )
 from specdec_drafters.common.parallel_draft import draw_at_each_depth
 from specdec_drafters.common.speculators import Checkpoint, SpeculatorConfig, open_checkpoint
+from specdec_drafters.common.weights_file import target_features
 from specdec_drafters.settings import DFlashConfig
 
 ARCHITECTURES = ("llama", "qwen3")

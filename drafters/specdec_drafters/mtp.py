@@ -21,10 +21,10 @@ from specdec_drafters.common.draft_heads import (
     beside,
     check_sizes,
     check_weights,
-    target_features,
 )
 from specdec_drafters.common.draft_model_loading import target_model
 from specdec_drafters.common.speculators import SpeculatorConfig, checkpoint_file, open_checkpoint, read_json
+from specdec_drafters.common.weights_file import target_features
 from specdec_drafters.eagle3.drafter import Eagle3Drafter
 
 ARCHITECTURES = ("qwen3",)

@@ -166,14 +166,9 @@ def _check_plugin(spec: PluginSpec, where: str) -> None:
         raise ValueError(f"{where}, whose config has a field 'name'; that key is reserved for the plugin's name")
     if spec.shorthand is not None and spec.shorthand not in spec.config.model_fields:
         raise ValueError(f"{where} with shorthand {spec.shorthand!r}, which is not a field of its config")
-    if spec.kind == "trainer":
-        _check_trainer(spec, where)
-
-
-def _check_trainer(spec: PluginSpec, where: str) -> None:
-    """Check that a trainer's settings can be command-line options."""
     try:
-        cli_fields(spec.config)
+        if spec.kind == "trainer":
+            cli_fields(spec.config)  # its settings are command-line options
     except (TypeError, ValueError) as error:
         raise type(error)(f"{where}, whose {error}") from error
 
@@ -389,18 +384,18 @@ class Registry:
         return sorted(records, key=lambda r: (r.kind is None, r.kind or "", r.name, r.distribution))
 
     def _records_of(self, loaded_plugin: LoadedPlugin) -> list[PluginRecord]:
-        origin = loaded_plugin.origin
-        if loaded_plugin.reason:
+        origin, reason = loaded_plugin.origin, loaded_plugin.reason
+        where = origin.distribution, origin.version, origin.entry_point
+        if reason:
             state: PluginState = "off" if loaded_plugin.disabled else "broken"
-            return [_record(origin, None, origin.entry_point, state, loaded_plugin.reason)]
-        return [self._spec_record(origin, spec) for spec in loaded_plugin.specs]
-
-    def _spec_record(self, origin: Origin, spec: PluginSpec | ModelsSpec) -> PluginRecord:
-        claims = {name: self._claims[spec.kind, name] for name in (spec.name, *spec.aliases)}
-        reasons = [_conflict(spec.kind, name, owners) for name, owners in claims.items() if len(owners) > 1]
-        state: PluginState = "conflict" if reasons else "ready"
-        record = _record(origin, spec.kind, spec.name, state, " ".join(reasons), spec.summary)
-        return replace(record, aliases=spec.aliases)
+            return [PluginRecord(None, origin.entry_point, *where, state, reason)]
+        found = []
+        for spec in loaded_plugin.specs:
+            claims = {name: self._claims[spec.kind, name] for name in (spec.name, *spec.aliases)}
+            reason = " ".join(_conflict(spec.kind, name, each) for name, each in claims.items() if len(each) > 1)
+            state = "conflict" if reason else "ready"
+            found.append(PluginRecord(spec.kind, spec.name, *where, state, reason, spec.summary, spec.aliases))
+        return found
 
     def described(self, kind: ListedKind, name: str) -> str:
         """Return a plugin's kind, name and distribution for messages: `drafter 'echo' of specdec-toys 1.0`."""
@@ -422,14 +417,6 @@ class Registry:
             return ""
         listed = "; ".join(f"{p.origin.entry_point!r} of {p.origin.distribution} ({p.reason})" for p in missing)
         return f" Not loaded: {listed}."
-
-
-def _record(
-    origin: Origin, kind: ListedKind | None, name: str, state: PluginState, reason: str, summary: str = ""
-) -> PluginRecord:
-    return PluginRecord(
-        kind, name, origin.distribution, origin.version, origin.entry_point, state, reason, summary
-    )
 
 
 def _conflict(kind: ListedKind, name: str, claims: _Claims) -> str:

@@ -14,6 +14,7 @@ from transformers.modeling_outputs import CausalLMOutput
 
 from specdec_core.interface import ConfigError, ModelError, TargetFeatures, TargetInfo
 from specdec_drafters.common.speculators import Checkpoint, SpeculatorConfig, open_checkpoint, write_checkpoint
+from specdec_drafters.common.weights_file import target_features
 
 _CACHE = "cache" if "cache" in inspect.signature(create_causal_mask).parameters else "past_key_values"
 """What transformers calls the argument that takes the cache: `cache` since 5.24."""
@@ -77,20 +78,6 @@ class DraftVocabularyHead(DraftHead):
         """Return logits `[..., V]` from those of the draft vocabulary: minus infinity for all other tokens."""
         full = logits.new_full((*logits.shape[:-1], len(self.t2d)), float("-inf"))
         return full.index_copy_(-1, self.token_ids, logits)
-
-
-def target_features(target: TargetInfo, drafter: str) -> TargetFeatures:
-    """Return the target's weights.
-
-    Raises:
-        ModelError: Its hidden states cannot be read.
-    """
-    if target.features is None:
-        raise ModelError(
-            f"drafter {drafter!r}: this target has no output embedding, so its hidden states cannot be read. "
-            "Choose another drafter."
-        )
-    return target.features
 
 
 def check_layers(layers: Sequence[int], count: int | None, key: str, model: str, drafter: str) -> None:

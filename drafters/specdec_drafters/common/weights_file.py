@@ -11,8 +11,9 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from specdec_core.interface import ModelError, TargetFeatures
+from specdec_core.interface import ModelError, TargetFeatures, TargetInfo
 from specdec_core.interface.files import input_path, writing_file
+from specdec_core.models import LoadedModel
 from specdec_core.registry import shipped_file
 
 
@@ -35,6 +36,20 @@ class WeightsCard(BaseModel):
 
 
 C = TypeVar("C", bound=WeightsCard)
+
+
+def target_features(target: TargetInfo | LoadedModel, drafter: str) -> TargetFeatures:
+    """Return the target's weights.
+
+    Raises:
+        ModelError: Its hidden states cannot be read.
+    """
+    if target.features is None:
+        raise ModelError(
+            f"drafter {drafter!r}: this target has no output embedding, so its hidden states cannot be read. "
+            "Choose another drafter."
+        )
+    return target.features
 
 
 def trained_for(fingerprint: str, own: str | None) -> bool:

@@ -7,13 +7,9 @@ from typing import Any
 from torch import Tensor
 
 from specdec_core.interface import ModelError, TargetInfo
-from specdec_drafters.common.draft_heads import (
-    check_sizes,
-    head_of,
-    target_features,
-    write_for_vllm,
-)
+from specdec_drafters.common.draft_heads import check_sizes, head_of, write_for_vllm
 from specdec_drafters.common.speculators import Checkpoint, open_checkpoint
+from specdec_drafters.common.weights_file import target_features
 from specdec_drafters.eagle3.model import PARALLEL_TYPE, TYPE, TYPES, Eagle3Head, Eagle3SpeculatorConfig
 
 _FLAGS = ("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output", "target_hidden_size")

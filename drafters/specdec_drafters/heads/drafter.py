@@ -21,7 +21,7 @@ from specdec_core.interface import (
 )
 from specdec_core.models import moved
 from specdec_drafters.common.parallel_draft import draw_at_each_depth
-from specdec_drafters.common.weights_file import WeightsCard, WeightsFormat
+from specdec_drafters.common.weights_file import WeightsCard, WeightsFormat, target_features
 from specdec_drafters.settings import HeadsConfig
 
 _EPSILON = 1e-6
@@ -210,14 +210,10 @@ class HeadsDrafter(Drafter):
 
     def __init__(self, config: HeadsConfig, target: TargetInfo) -> None:
         super().__init__(config, target)
-        if target.features is None:
-            raise ModelError(
-                "drafter 'heads': this target has no output embedding that heads could use. Choose a drafter that "
-                "does not need hidden states."
-            )
+        features = target_features(target, "heads")
         path = HEADS_FILE.find(config.model, target.folder)
         heads, card = read_heads(path)
-        _check_target(card, path, target, target.features)
+        _check_target(card, path, target, features)
         if config.count is not None and config.count > card.shape.heads:
             raise ModelError(
                 f"drafter 'heads': count is {config.count}, but {path} holds {card.shape.heads} heads. Lower it, "
@@ -226,8 +222,8 @@ class HeadsDrafter(Drafter):
         self.card = card
         self.count = config.count or card.shape.heads
         # Some models have more embeddings than logits.
-        self._output = target.features.output_embeddings[: target.vocab_size]
-        self._input = target.features.input_embeddings if card.shape.reads_token else None
+        self._output = features.output_embeddings[: target.vocab_size]
+        self._input = features.input_embeddings if card.shape.reads_token else None
         self._heads = heads.to(self._output.device, self._output.dtype)
 
     def open(self, session: SessionInfo) -> DraftSession:  # noqa: ARG002  (stateless)

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from specdec_core.interface import ModelError
 from specdec_core.models import LoadedModel
+from specdec_drafters.common.weights_file import target_features
 from specdec_drafters.heads.drafter import Heads, HeadsCard, HeadsShape, head_logits, write_heads
 from specdec_drafters.settings import HeadsTrainerConfig
 from specdec_drafters.training.drafts import (
@@ -154,11 +154,7 @@ class HeadsTrainer(WeightsTrainer[Distillation]):
         Raises:
             ModelError: The target has no output embedding.
         """
-        config, features = self.config, target.features
-        if features is None:
-            raise ModelError(
-                f"{target.name} has no output embedding that heads could use; train another kind of drafter."
-            )
+        config, features = self.config, target_features(target, "heads")
         token_size = features.input_embeddings.shape[1] if config.reads_token else 0
         shape = HeadsShape(config.heads, features.hidden_size, config.width or features.hidden_size, token_size)
         return Heads(shape, config.seed).to(features.output_embeddings.device)

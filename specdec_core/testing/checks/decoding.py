@@ -19,13 +19,7 @@ from specdec_core.offline.replay.replayed_metrics import TextAcceptance
 from specdec_core.offline.replay.text_oracle import OwnTokensError
 from specdec_core.testing.checks.drafter import ROWS, TREE, DrafterChecks
 from specdec_core.testing.failures import CheckFailure, calling
-from specdec_core.testing.harness.enumeration import (
-    GREEDY,
-    SAMPLED,
-    exact,
-    require_baseline,
-    require_distribution,
-)
+from specdec_core.testing.harness.enumeration import GREEDY, SAMPLED, exact, require_baseline, require_distribution
 from specdec_core.testing.harness.replaying import COUNTS, acceptance_along, decode_and_replay, recorded_texts
 from specdec_core.testing.harness.tiny_target import PROMPT, TinyTarget, tiny_loaded_model
 from specdec_core.testing.harness.toys import Gamma, Hierarchy
