@@ -30,6 +30,8 @@ from specdec_core.interface import (
 from specdec_core.models import inspect_family, moved, uploaded
 from specdec_drafters.common.context import ContextSession, KeysValues
 from specdec_drafters.common.draft_heads import (
+    FULL,
+    SLIDING,
     DraftVocabularyHead,
     check_layers,
     check_sizes,
@@ -138,7 +140,9 @@ class DFlashHead(DraftVocabularyHead):
         self.norm = Qwen3RMSNorm(size, eps=config.rms_norm_eps)
         self.lm_head = nn.Linear(size, shape.draft_vocab_size, bias=False)
         self.rotary_emb = Qwen3RotaryEmbedding(config)
-        self.windows = [self._window(index) for index in range(config.num_hidden_layers)]
+        kinds = getattr(config, "layer_types", None) or [FULL] * config.num_hidden_layers
+        # The number of tokens before the block that each layer attends to; None for all.
+        self.windows = [config.sliding_window if kind == SLIDING else None for kind in kinds]
         self.add_draft_vocabulary(shape.draft_vocab_size, vocab)
         family = inspect_family(self)
         self.positions = family.rotary_switch or family.max_positions
@@ -185,11 +189,6 @@ class DFlashHead(DraftVocabularyHead):
             block = layer(block, kept, masks[window], rotary)
         logits: Tensor = self.lm_head(self.norm(block[:, shape.block_size - shape.drafted :]))
         return self.over_vocabulary(logits)
-
-    def _window(self, index: int) -> int | None:
-        """Return the number of tokens before the block that a layer attends to; None for all."""
-        kinds = getattr(self.config, "layer_types", None)
-        return self.config.sliding_window if kinds and kinds[index] == "sliding_attention" else None
 
     def _mask(self, lengths: Tensor, slots: int, window: int | None) -> Tensor:
         """Return the mask of the block's attention, `[B, 1, block_size, slots + block_size]` bool.

@@ -92,7 +92,8 @@ def _with_name(spec: PluginSpec, registry: Registry) -> type[PluginConfig]:
     title = "".join(part.capitalize() for part in f"{spec.name}-{spec.kind}".replace("_", "-").split("-"))
     name: Any = Literal[(spec.name, *spec.aliases)]
     described = Field(description=spec.summary or f"The {spec.kind} {spec.name!r}.")
-    nested = {key: _filled_in(field) for key, field in spec.config.model_fields.items() if _holds_plugin(field)}
+    fields = spec.config.model_fields.items()
+    nested = {key: _filled_in(field) for key, field in fields if marker_of(_annotation(field)) is not None}
     model = create_model(
         title,
         __base__=spec.config,
@@ -129,10 +130,6 @@ def _checked_by(whose: str) -> Any:
             raise PydanticCustomError("plugin", "{reason}", {"reason": message}) from error
 
     return model_validator(mode="wrap")(check)
-
-
-def _holds_plugin(field: FieldInfo) -> bool:
-    return marker_of(_annotation(field)) is not None
 
 
 def _annotation(field: FieldInfo) -> Any:

@@ -90,10 +90,10 @@ def test_heads_that_cannot_be_used_are_refused(tmp_path):
     with pytest.raises(ModelError, match="use_aux_hidden_state: false"):
         read_eagle3(one, target_for().info())
     listed = native(tmp_path / "list", "eagle3/llama", eagle_config=[1])
-    with pytest.raises(ModelError, match=r"eagle_config is no mapping, but \[1\]"):
+    with pytest.raises(ModelError, match=r"eagle_config is not a mapping, but \[1\]"):
         read_eagle3(listed, target_for().info())
     (tmp_path / "list" / "model.safetensors.index.json").write_text('{"weight_map": []}')
-    with pytest.raises(ModelError, match=r"weight_map is no mapping, but \[\]"):
+    with pytest.raises(ModelError, match=r"weight_map is not a mapping, but \[\]"):
         read_eagle3(listed, target_for().info())
     other = native(tmp_path / "other", "eagle3/llama", architectures=["LlamaForCausalLM"])
     with pytest.raises(ModelError, match=r"no speculators_model_type \(it is a LlamaForCausalLM\)"):

@@ -266,7 +266,7 @@ def read_weights(model: str, folder: Path | None) -> dict[str, Tensor]:
     index = _find(model, folder, f"{WEIGHTS}.index.json")
     files = {"": WEIGHTS} if index is None else read_json(index).get("weight_map")
     if not isinstance(files, dict):
-        raise ModelError(f"{index}: weight_map is no mapping, but {files!r}. Copy the checkpoint again.")
+        raise ModelError(f"{index}: weight_map is not a mapping, but {files!r}. Copy the checkpoint again.")
     tensors: dict[str, Tensor] = {}
     for name in sorted(set(map(str, files.values()))):
         path = checkpoint_file(model, folder, name, _NO_PICKLES)

@@ -36,7 +36,7 @@ def in_speculators_form(checkpoint: Checkpoint) -> Checkpoint:
     given = checkpoint.config
     nested = given.get("eagle_config") or {}
     if not isinstance(nested, Mapping):
-        raise ModelError(f"drafter 'eagle3': {checkpoint.model}: eagle_config is no mapping, but {nested!r}.")
+        raise ModelError(f"drafter 'eagle3': {checkpoint.model}: eagle_config is not a mapping, but {nested!r}.")
     if nested.get("use_aux_hidden_state") is False:
         raise ModelError(
             f"drafter 'eagle3': {checkpoint.model} reads the target's last hidden state only "

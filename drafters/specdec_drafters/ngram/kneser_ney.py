@@ -219,7 +219,8 @@ def _count(
         shorter[found] = entries[positions + 1]
         contexts, words = np.divmod(distinct, width)
         below = levels[-1]
-        levels[-1] = _adjusted(below, shorter)
+        before = np.bincount(shorter, minlength=len(below.words))  # different words before each n-gram
+        levels[-1] = replace(below, counts=np.where(before > 0, before, below.occurrences))  # none before `<s>`
         levels.append(_Counted(contexts, words.astype(np.int32), shorter, counts, counts, len(below.words)))
         entries = np.full(len(stream), -1, dtype=np.int64)
         entries[positions] = found
@@ -245,17 +246,6 @@ def _first_seen(stream: NDArray[np.int32], vocab_size: int) -> Integers:
     positions[stream[::-1]] = np.arange(len(stream))[::-1]  # of several assignments the last one stays
     positions[vocab_size:] = -1
     return positions
-
-
-def _adjusted(level: _Counted, shorter_of_above: Integers) -> _Counted:
-    """Return a level with the number of different words before each n-gram as its counts.
-
-    Args:
-        level: With occurrences as counts.
-        shorter_of_above: `_Counted.shorter` of the level above.
-    """
-    before = np.bincount(shorter_of_above, minlength=len(level.words))
-    return replace(level, counts=np.where(before > 0, before, level.occurrences))  # nothing stands before `<s>`
 
 
 def _tallies(levels: Sequence[_Counted], first_seen: Integers) -> list[list[int]]:

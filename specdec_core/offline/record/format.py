@@ -63,6 +63,12 @@ class _Part(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
 
+def unreplayable(generation: GenerationSettings) -> list[str]:
+    """Return the settings that no replay knows: a record holds texts, and p without a constraint."""
+    fields, names = GenerationSettings.model_fields, ("constraint", "beams", "min_new_tokens")
+    return [name for name in names if getattr(generation, name) != fields[name].default]
+
+
 class RecordedPrompts(_Part):
     """Where the prompts of a part come from."""
 

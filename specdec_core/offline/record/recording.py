@@ -32,6 +32,7 @@ from specdec_core.offline.record.format import (
     RecordHeader,
     TextLine,
     VerifyTimes,
+    unreplayable,
 )
 from specdec_core.offline.record.recorded_target import (
     fingerprint_tokenizer,
@@ -234,11 +235,9 @@ def _check_tasks(tasks: Sequence[Task]) -> None:
             "choose the tasks of one with --task."
         )
     for task in tasks:
-        for key in ("constraint", "beams", "min_new_tokens"):
-            if getattr(task.generation, key) != GenerationSettings.model_fields[key].default:
-                raise ConfigError(
-                    task.with_task(f"generation.{key} cannot be recorded, as no replay knows it. Compare live.")
-                )
+        for key in unreplayable(task.generation):
+            problem = f"generation.{key} cannot be recorded, as no replay knows it. Compare live."
+            raise ConfigError(task.with_task(problem))
 
 
 def _outline(job: TargetJob, tasks: Sequence[Task], options: RecordOptions) -> Outline:

@@ -29,7 +29,7 @@ from specdec_core.interface.controllers import FixedGamma
 from specdec_core.interface.errors import ConfigError
 from specdec_core.interface.settings import GenerationSettings
 from specdec_core.models.device import describe_device
-from specdec_core.offline.record.format import Record, RecordedText, RecordPart
+from specdec_core.offline.record.format import Record, RecordedText, RecordPart, unreplayable
 from specdec_core.offline.record.recorded_target import recorded_tokenizer
 from specdec_core.offline.replay.drafted import Drafted, DrafterJob
 from specdec_core.offline.replay.replayed_metrics import Replayed, TextAcceptance, expected_metrics, rule_name
@@ -403,7 +403,8 @@ def check_replayable(
     Raises:
         ConfigError: It cannot be replayed; with the reason, and what to do.
     """
-    if lenience is not None and not _is_one(lenience, greedy):
+    config = None if lenience is None else lenience.config
+    if config is not None and not (isinstance(config, LenienceConfig) and config.lossless_for(greedy=greedy)):
         raise ConfigError(
             "lenience below 1 cannot be replayed: once it accepts a token that the target would not have emitted, "
             "the text goes on otherwise than the recorded one. Remove `lenience`, or compare live."
@@ -413,21 +414,9 @@ def check_replayable(
             f"the rule {rule_name(rule)!r} cannot be replayed{'' if greedy else ' at this temperature'}: {reason} "
             "Use the rule `token`, or compare live."
         )
-    if generation is not None and generation.beams > 1:
-        raise ConfigError("beam search cannot be replayed: the record holds one text, and no beams. Set beams: 1.")
-    if generation is not None and generation.min_new_tokens:
-        raise ConfigError("min_new_tokens cannot be replayed: compare live, or remove it.")
-    if generation is not None and generation.constraint is not None:
-        raise ConfigError(
-            "a constraint cannot be replayed: the record holds p without a constraint. Compare live, or "
-            "remove `constraint`."
-        )
-
-
-def _is_one(lenience: LenienceController, greedy: bool) -> bool:
-    """Return whether lenience is 1 throughout, as its settings declare."""
-    config = lenience.config
-    return isinstance(config, LenienceConfig) and config.lossless_for(greedy=greedy)
+    for key in () if generation is None else unreplayable(generation):
+        why = "a record holds texts, and p without a constraint"
+        raise ConfigError(f"{key} cannot be replayed: {why}. Compare live, or remove it.")
 
 
 def _unknown(rule: AcceptanceRule, greedy: bool) -> str | None:

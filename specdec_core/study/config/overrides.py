@@ -36,18 +36,6 @@ def apply_overrides(document: Document, settings: Sequence[str], *, in_run: bool
         document.overrides[path] = shortened(text)
 
 
-def set_dotted(run: dict[str, Any], key: str, value: Any) -> Keys:
-    """Set a value of a run by its dotted key, creating mappings as needed; a bare plugin name becomes a mapping.
-
-    Returns:
-        The keys that lead to the value, with names in lists resolved to indices.
-
-    Raises:
-        ConfigError: If the key leads through a value without keys; the message begins with the key.
-    """
-    return _Assignment(key, key.split("."), in_run=True).apply(run, value)
-
-
 class _Assignment:
     """Assigns a value to a dotted key.
 
@@ -176,7 +164,8 @@ def expand(document: Document, section: str, most: int) -> list[Expanded]:
         grid = entry.get("grid") if isinstance(entry, dict) else None
         if grid is not None and _well_formed(grid):
             whole = Expanded(section, entry, index)
-            expanded += [_choose(document, whole, choice) for choice in _choices(grid)]
+            choices = (dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values()))
+            expanded += [_choose(document, whole, choice) for choice in choices]
         else:
             expanded.append(Expanded(section, entry, index))
     return expanded
@@ -208,16 +197,12 @@ def _well_formed(grid: Any) -> bool:
     return isinstance(grid, dict) and all(isinstance(values, list) and values for values in grid.values())
 
 
-def _choices(grid: dict[str, list[Any]]) -> list[dict[str, Any]]:
-    return [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
-
-
 def _choose(document: Document, whole: Expanded, choices: dict[str, Any]) -> Expanded:
     data = copy.deepcopy({key: value for key, value in whole.data.items() if key != "grid"})
     resolved = {}
     for key, value in choices.items():
         try:
-            resolved[key] = set_dotted(data, key, copy.deepcopy(value))
+            resolved[key] = _Assignment(key, key.split("."), in_run=True).apply(data, copy.deepcopy(value))
         except ConfigError as error:
             where = document.where(whole.written(("grid", key)), key=True)
             raise ConfigError(f"{where}: {error}") from error

@@ -62,6 +62,46 @@ class Document:
         option = max((keys for keys in self.options if path[: len(keys)] == keys), key=len, default=())
         return path[len(option) :]
 
+    def plain(self, node: Any, path: Keys = ()) -> Any:
+        """Return what ruamel.yaml returned as plain data, and record the location of each part."""
+        if tag := getattr(getattr(node, "tag", None), "value", None):  # nothing is made of what a file names
+            raise ConfigError(f"{self.where(path)}: tags such as {tag} are not supported; remove it.")
+        if len(path) > _MAX_LEVELS:
+            raise ConfigError(f"{self.where(path)}: nested too deeply, or inside itself.")
+        if isinstance(node, Mapping):
+            return self._mapping(node, path)
+        return self._sequence(node, path) if isinstance(node, (list, tuple)) else _scalar(node)
+
+    def _mapping(self, node: Any, path: Keys) -> dict[str, Any]:
+        result = {}
+        marks = self._marks(node)
+        for key, value in node.items():
+            if not isinstance(key, str) and type(key) is not int:  # token ids are numbers
+                where = self.where(path)
+                raise ConfigError(f"{where}: the key {key!r} is not a string; quote it if it is a name.")
+            here = (*path, str(key))
+            # Keys from a merge (<<) have no location.
+            mark = marks.get(key)
+            if mark is not None:
+                self.keys[here] = (mark[0] + 1, mark[1] + 1)
+                self.values[here] = (mark[2] + 1, mark[3] + 1)
+            result[str(key)] = self.plain(value, here)
+        return result
+
+    def _sequence(self, node: Any, path: Keys) -> list[Any]:
+        result = []
+        marks = self._marks(node)
+        for index, value in enumerate(node):
+            mark = marks.get(index)
+            if mark is not None:
+                self.values[*path, index] = (mark[0] + 1, mark[1] + 1)
+            result.append(self.plain(value, (*path, index)))
+        return result
+
+    def _marks(self, node: Any) -> Mapping[Any, Sequence[int]]:
+        """Return line and column of the parts of a collection; there are none in what is empty or merged."""
+        return (node.lc.data or {}) if self.located and hasattr(node, "lc") else {}
+
 
 def read_document(path: Path) -> Document:
     """Read a YAML file whose top level is a mapping.
@@ -78,10 +118,11 @@ def parse_document(text: str, name: str) -> Document:
     """Read YAML text whose top level is a mapping; `name` stands for the file in messages."""
     loaded = _load(text, name)
     if not isinstance(loaded, Mapping):
-        found = "it is empty" if loaded is None else f"it is a {_kind_of(loaded)}"
+        kind = "list" if isinstance(loaded, list) else "single value"
+        found = "it is empty" if loaded is None else f"it is a {kind}"
         raise ConfigError(f"{name}:1:1: expected a mapping of keys to values, but {found}.")
     document = Document(name, {})
-    document.data = _Reader(document).plain(loaded, ())
+    document.data = document.plain(loaded)
     return document
 
 
@@ -92,13 +133,13 @@ def document_of(data: Mapping[str, Any], name: str) -> Document:
         ConfigError: If a key is not a string.
     """
     document = Document(name, {}, located=False)
-    document.data = _Reader(document).plain(data, ())
+    document.data = document.plain(data)
     return document
 
 
 def parse_value(text: str, name: str) -> Any:
     """Read a YAML value, e.g. the right side of `--set key=value`."""
-    return _Reader(Document(name, {})).plain(_load(text, name), ())
+    return Document(name, {}).plain(_load(text, name))
 
 
 def written_yaml(data: Mapping[str, Any]) -> str:
@@ -132,52 +173,6 @@ def _load(text: str, name: str) -> Any:
         raise ConfigError(f"{name}: invalid YAML: {str(error).splitlines()[0]}.") from error
 
 
-class _Reader:
-    """Converts what ruamel.yaml returns to plain data and records the location of each part."""
-
-    def __init__(self, document: Document) -> None:
-        self._document = document
-
-    def plain(self, node: Any, path: Keys) -> Any:
-        if tag := getattr(getattr(node, "tag", None), "value", None):  # nothing is made of what a file names
-            raise ConfigError(f"{self._document.where(path)}: tags such as {tag} are not supported; remove it.")
-        if len(path) > _MAX_LEVELS:
-            raise ConfigError(f"{self._document.where(path)}: nested too deeply, or inside itself.")
-        if isinstance(node, Mapping):
-            return self._mapping(node, path)
-        return self._sequence(node, path) if isinstance(node, (list, tuple)) else _scalar(node)
-
-    def _mapping(self, node: Any, path: Keys) -> dict[str, Any]:
-        result = {}
-        marks = self._marks(node)
-        for key, value in node.items():
-            if not isinstance(key, str) and type(key) is not int:  # token ids are numbers
-                where = self._document.where(path)
-                raise ConfigError(f"{where}: the key {key!r} is not a string; quote it if it is a name.")
-            here = (*path, str(key))
-            # Keys from a merge (<<) have no location.
-            mark = marks.get(key)
-            if mark is not None:
-                self._document.keys[here] = (mark[0] + 1, mark[1] + 1)
-                self._document.values[here] = (mark[2] + 1, mark[3] + 1)
-            result[str(key)] = self.plain(value, here)
-        return result
-
-    def _sequence(self, node: Any, path: Keys) -> list[Any]:
-        result = []
-        marks = self._marks(node)
-        for index, value in enumerate(node):
-            mark = marks.get(index)
-            if mark is not None:
-                self._document.values[*path, index] = (mark[0] + 1, mark[1] + 1)
-            result.append(self.plain(value, (*path, index)))
-        return result
-
-    def _marks(self, node: Any) -> Mapping[Any, Sequence[int]]:
-        """Return line and column of the parts of a collection; there are none in what is empty or merged."""
-        return (node.lc.data or {}) if self._document.located and hasattr(node, "lc") else {}
-
-
 def _scalar(node: Any) -> Any:
     # ruamel's number and string types remember their notation; results should hold plain ones.
     if node is None or isinstance(node, bool):
@@ -188,7 +183,3 @@ def _scalar(node: Any) -> Any:
         if isinstance(node, plain):
             return plain(node)
     return str(node)
-
-
-def _kind_of(value: Any) -> str:
-    return "list" if isinstance(value, Sequence) and not isinstance(value, str) else "single value"

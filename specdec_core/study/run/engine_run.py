@@ -84,7 +84,7 @@ def read_answer(plain: Mapping[str, Any], seconds: float) -> Answer:
     choice = plain["choices"][0]
     message = choice.get("message")
     reply = (choice if message is None else message).get("text" if message is None else "content") or ""
-    text = reply if message is None else _thoughts(message) + reply
+    thoughts = "" if message is None else message.get("reasoning_content") or message.get("reasoning") or ""
     tokens = int((plain.get("usage") or {}).get("completion_tokens") or 0)
     drafted, accepted, steps = _drafts(plain, choice)
     request = None
@@ -98,7 +98,7 @@ def read_answer(plain: Mapping[str, Any], seconds: float) -> Answer:
         )
     ids = tuple(choice.get("token_ids") or ())
     ended = choice.get("finish_reason")
-    return Answer(text, tokens, ids, request, drafted, accepted, seconds, reply, ended)
+    return Answer(f"{thoughts}{reply}", tokens, ids, request, drafted, accepted, seconds, reply, ended)
 
 
 OUTGROWN = Answer("", 0, (), RequestMetrics(0, 0, rejected=0), 0, 0, 0.0, "", "context")
@@ -114,18 +114,15 @@ def _passes(tokens: int, accepted: int, drafts: int, requests: int) -> int:
     return max(tokens - accepted, drafts + requests)
 
 
-def _thoughts(message: Mapping[str, Any]) -> str:
-    """Return the reasoning that a server has parsed and cut off."""
-    return str(message.get("reasoning_content") or message.get("reasoning") or "")
-
-
 def _drafts(
     plain: Mapping[str, Any], choice: Mapping[str, Any]
 ) -> tuple[int | None, int | None, list[tuple[int, int]] | None]:
     """Return draft tokens, accepted ones, and both of each step, without order; None for what is not told."""
     vllm = (plain.get("metrics") or {}).get("speculative_decoding")
     if vllm:
-        steps = _vllm_steps(vllm)
+        steps = _uniform(vllm.get("acceptance_histogram"), vllm["num_draft_tokens"])
+        if vllm.get("per_step_drafted") is not None:  # null where not asked for, or nothing was drafted
+            steps = list(zip(vllm["per_step_drafted"], vllm["per_step_accepted"], strict=True))
         return vllm["num_draft_tokens"], vllm["num_accepted_draft_tokens"], steps
     sglang = choice.get("meta_info") or plain.get("meta_info") or {}
     if sglang.get("spec_verify_ct"):
@@ -135,12 +132,6 @@ def _drafts(
         return drafted, accepted, _uniform(counts, drafted)
     timings = plain.get("timings") or {}
     return timings.get("draft_n"), timings.get("draft_n_accepted"), None
-
-
-def _vllm_steps(figures: Mapping[str, Any]) -> list[tuple[int, int]] | None:
-    if figures.get("per_step_drafted") is not None:  # null where they were not asked for, or nothing was drafted
-        return list(zip(figures["per_step_drafted"], figures["per_step_accepted"], strict=True))
-    return _uniform(figures.get("acceptance_histogram"), figures["num_draft_tokens"])
 
 
 def _uniform(counts: Sequence[int] | None, drafted: int | None) -> list[tuple[int, int]] | None:

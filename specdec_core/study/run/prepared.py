@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -66,10 +66,6 @@ class RunJob:
     folder: Path
     halve: bool = False
     warmup: Sequence[Batch] = ()
-
-    def same_task(self, other: "RunJob") -> bool:
-        """Return whether another run decodes the same, with the same settings."""
-        return replace(self, run=other.run) == other
 
 
 class PreparedRun:

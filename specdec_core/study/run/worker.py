@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -74,8 +74,8 @@ class Worker:
             SpecdecError: It cannot be prepared.
         """
         loaded = self.target(target)
-        if self._runs and not job.same_task(self._runs[0][0]):
-            self.forget()
+        if self._runs and replace(job, run=(first := self._runs[0][0]).run) != first:
+            self.forget()  # it decodes something else, or with other settings
         found = next((run for known, run in self._runs if known.run == job.run), None)
         if found is None:
             found = PreparedRun(loaded, job, self.registry)
