@@ -155,6 +155,12 @@ def test_a_drafter_that_never_helps_is_hardly_asked():
     assert sum(map(bool, asked[200:])) > 0  # but asked it is
 
 
+def test_times_of_long_ago_weigh_almost_nothing_and_not_less():
+    made = controller(decay_steps=10, exploration=0)  # a draft is timed in the first steps, and not again
+    simulation = Simulation(Drafter(constant(0.0)), MACHINES["dear drafter"], seed=1)
+    assert asked_by(simulation, made, 8000)[-1] == 0
+
+
 def test_a_row_gets_what_the_batch_gets():
     session = controller().open(BatchInfo(3, 8, (64,) * 3, greedy=False))
     for step in range(40):

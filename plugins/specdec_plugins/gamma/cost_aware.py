@@ -164,6 +164,8 @@ _MAX_SURPRISE = 1.2
 """The first step of a length is believed up to this many times its expected time."""
 _PRIOR_TOKEN_COST = 0.1
 """Assumed cost of a draft token before any was drafted, in steps without a draft."""
+_LEAST = 1e-9
+"""The weight of a time that was measured long ago."""
 
 
 class AcceptanceByPosition:
@@ -322,11 +324,16 @@ class CostEstimates:
 
     def _known(self) -> tuple[list[int], list[float], list[float]]:
         """Return the draft lengths that were timed, their non-decreasing costs, and their weights."""
+        from scipy.optimize import isotonic_regression  # not at the top: settings are read without numpy
+
         kinds = [kind for kind, weight in enumerate(self._weight) if weight and kind != 1]
-        weights = [self._weight[kind] * self._decay ** (self.steps - self._seen[kind]) for kind in kinds]
+        age = [self.steps - self._seen[kind] for kind in kinds]
+        weights = [max(self._weight[kind] * self._decay**n, _LEAST) for kind, n in zip(kinds, age, strict=True)]
+        # That a longer draft takes less time than a shorter one is most likely noise. If it does take less, it is
+        # still preferred at equal cost.
         return (
             [max(0, kind - 1) for kind in kinds],
-            _isotonic([self._cost[kind] for kind in kinds], weights),
+            isotonic_regression([self._cost[kind] for kind in kinds], weights=weights).x.tolist(),
             weights,
         )
 
@@ -356,20 +363,3 @@ class CostEstimates:
             before = costs[k]
             result.append(total)
         return result
-
-
-def _isotonic(values: list[float], weights: list[float]) -> list[float]:
-    """Return the weighted least-squares fit of a non-decreasing sequence (pool adjacent violators).
-
-    If a longer draft seems to take less time than a shorter one, that is most likely noise. If it does take less,
-    the longer one is still preferred at equal cost.
-    """
-    blocks: list[tuple[float, float, int]] = []
-    for value, weight in zip(values, weights, strict=True):
-        mean, total, count = value, weight, 1
-        while blocks and blocks[-1][0] > mean:
-            before, more, width = blocks.pop()
-            mean = (before * more + mean * total) / (more + total)
-            total, count = total + more, count + width
-        blocks.append((mean, total, count))
-    return [mean for mean, _, count in blocks for _ in range(count)]
