@@ -8,7 +8,7 @@ import typer
 
 from specdec_core.cli.compare import read_machines, show
 from specdec_core.cli.options.shared_options import Drafters, Machines, error_console, shown_progress
-from specdec_core.cli.options.study_options import Named, ResultOptions, StudyOptions, grouped, read_target
+from specdec_core.cli.options.study_options import ResultOptions, StudyOptions, grouped, read_target
 from specdec_core.interface.errors import ConfigError, SpecdecError
 from specdec_core.offline.candidate_runs import DEFAULT_GAMMAS, DrafterLike, default_drafters, gammas_of
 from specdec_core.study.config.yaml_source import parse_value
@@ -42,7 +42,10 @@ def replay(
         ),
     ] = None,
     machine: Machines = None,
-    target: Named = None,
+    target: Annotated[
+        str | None,
+        typer.Option(help="The record's target. A hub model is loaded only if you name it, here or in a study."),
+    ] = None,
     results: ResultOptions,
     how: StudyOptions,
 ) -> None:

@@ -1,7 +1,7 @@
 """Command-line options from the fields of a flat config model."""
 
 import types
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
@@ -127,16 +127,12 @@ def _collect(found: CliField, annotation: Any) -> None:
 def _bounds(metadata: Iterable[Any]) -> list[str]:
     return [
         f"{words} {value:g}" if isinstance(value, float) else f"{words} {value}"
-        for mark in _flat(metadata)
-        for key, words in _BOUNDS.items()
-        if (value := getattr(mark, key, None)) is not None
-    ]
-
-
-def _flat(metadata: Iterable[Any]) -> Iterator[Any]:
-    for mark in metadata:
+        for mark in metadata
         # Inside a union, pydantic leaves `Field(...)` as a FieldInfo.
-        yield from mark.metadata if isinstance(mark, FieldInfo) else (mark,)
+        for each in (mark.metadata if isinstance(mark, FieldInfo) else (mark,))
+        for key, words in _BOUNDS.items()
+        if (value := getattr(each, key, None)) is not None
+    ]
 
 
 def _type_name(annotation: Any) -> str:

@@ -84,7 +84,8 @@ def discover(candidates: Iterable[EntryPoint] | None = None) -> list[LoadedPlugi
     """
     found = entry_points(group=PROJECT) if candidates is None else candidates
     origins = sorted(((Origin.of(e), e) for e in found), key=lambda pair: (pair[0].distribution, pair[1].name))
-    allowed = _allow_list()
+    names = os.environ.get(ALLOW_LIST)
+    allowed = None if names is None else {_canonical(name) for name in names.split(",") if name.strip()}
     manager = pluggy.PluginManager(PROJECT)
     manager.add_hookspecs(HookSpecs)
     loaded_plugins = []
@@ -94,7 +95,9 @@ def discover(candidates: Iterable[EntryPoint] | None = None) -> list[LoadedPlugi
             loaded_plugins.append(LoadedPlugin(origin, reason=reason, disabled=True))
         else:
             loaded_plugins.append(_load(manager, entry_point, origin))
-    return loaded_plugins + _unmatched(allowed, [origin for origin, _ in origins])
+    unmatched = (allowed or set()).difference(*(_names_of(origin) for origin, _ in origins))
+    reason = f"named in {ALLOW_LIST}, but no installed distribution or entry point has this name"
+    return loaded_plugins + [LoadedPlugin(Origin(name, name, ""), reason=reason) for name in sorted(unmatched)]
 
 
 def _load(manager: pluggy.PluginManager, entry_point: EntryPoint, origin: Origin) -> LoadedPlugin:
@@ -171,17 +174,6 @@ def _check_plugin(spec: PluginSpec, where: str) -> None:
             cli_fields(spec.config)  # its settings are command-line options
     except (TypeError, ValueError) as error:
         raise type(error)(f"{where}, whose {error}") from error
-
-
-def _allow_list() -> set[str] | None:
-    value = os.environ.get(ALLOW_LIST)
-    return None if value is None else {_canonical(name) for name in value.split(",") if name.strip()}
-
-
-def _unmatched(allowed: set[str] | None, origins: Sequence[Origin]) -> list[LoadedPlugin]:
-    known = set().union(*(_names_of(origin) for origin in origins))
-    reason = f"named in {ALLOW_LIST}, but no installed distribution or entry point has this name"
-    return [LoadedPlugin(Origin(name, name, ""), reason=reason) for name in sorted((allowed or set()) - known)]
 
 
 def _names_of(origin: Origin) -> set[str]:

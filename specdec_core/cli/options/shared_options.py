@@ -23,14 +23,6 @@ INTERRUPTED = 130
 """Exit code after Ctrl-C, by convention of the shells."""
 
 StudyFile: TypeAlias = Annotated[Path, typer.Argument(help="YAML file of the study.", metavar="STUDY")]
-TopK: TypeAlias = Annotated[int | None, typer.Option(help="Sample from the k most probable tokens only.")]
-TopP: TypeAlias = Annotated[
-    float | None, typer.Option(help="Sample from the smallest set of tokens with this probability.")
-]
-MinP: TypeAlias = Annotated[
-    float | None,
-    typer.Option(help="Sample from tokens at least this fraction as probable as the most probable."),
-]
 Settings: TypeAlias = Annotated[
     list[str] | None,
     typer.Option(

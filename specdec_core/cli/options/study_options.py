@@ -7,20 +7,16 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
-from typing import Annotated, Any, TypeAlias, TypeVar, get_type_hints
+from typing import Annotated, Any, TypeVar, get_type_hints
 
-import typer
 from pydantic import BaseModel
 from typer import Option
 
 from specdec_core.cli.options.shared_options import (
     MaxRuns,
-    MinP,
     Quiet,
     Ray,
     Settings,
-    TopK,
-    TopP,
     Wide,
     option_of,
     validated,
@@ -33,19 +29,6 @@ from specdec_core.study.config.yaml_source import parse_value, read_document
 
 _N = TypeVar("_N", int, float)
 
-Device: TypeAlias = Annotated[
-    str | None, typer.Option(help="Device of the target: cpu, cuda, cuda:1 ...  [default: auto]")
-]
-Dtype: TypeAlias = Annotated[
-    str | None, typer.Option(help="Dtype of the target: float32, bfloat16, float16.  [default: auto]")
-]
-Named: TypeAlias = Annotated[
-    str | None,
-    typer.Option(
-        "--target",
-        help="The record's target. A hub model is loaded only if you name it, here or in a study.",
-    ),
-]
 TARGET_HELP = "The target: a folder, a hub name, builtin:target, or settings as YAML or a .yaml file."
 PROMPTS_HELP = "Prompts: a file (.jsonl, .json, .csv, .tsv, .parquet, .txt), or settings as YAML or a .yaml file."
 
@@ -218,14 +201,22 @@ class TaskOptions:
     target: Annotated[
         str | None, Option("--target", "--model", help=f"{TARGET_HELP}  [default: builtin:target]")
     ] = None
-    device: Device = None
-    dtype: Dtype = None
+    device: Annotated[str | None, Option(help="Device of the target: cpu, cuda, cuda:1 ...  [default: auto]")] = (
+        None
+    )
+    dtype: Annotated[
+        str | None, Option(help="Dtype of the target: float32, bfloat16, float16.  [default: auto]")
+    ] = None
     prompts: Annotated[
         str | None, Option(help=f"{PROMPTS_HELP}  [default: built-in ones]", metavar="FILE|YAML")
     ] = None
-    top_k: TopK = None
-    top_p: TopP = None
-    min_p: MinP = None
+    top_k: Annotated[int | None, Option(help="Sample from the k most probable tokens only.")] = None
+    top_p: Annotated[
+        float | None, Option(help="Sample from the smallest set of tokens with this probability.")
+    ] = None
+    min_p: Annotated[
+        float | None, Option(help="Sample from tokens at least this fraction as probable as the most probable.")
+    ] = None
     repetition_penalty: Annotated[
         float | None, Option(help="Values above 1 discourage repetition.  [default: 1]")
     ] = None

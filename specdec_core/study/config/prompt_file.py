@@ -1,6 +1,6 @@
 """Rows checked and turned into prompts, each a text, a chat or token ids."""
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from itertools import pairwise
@@ -152,7 +152,9 @@ def read_rows(rows: Iterable[Row], columns: Columns, limit: int | None = None) -
             if entry is None:
                 continue
             prompt = _prompt_of(dict(entry), row.number, columns.group_of(row))
-            prompt = replace(prompt, metadata=_others(row, {*_Prompt.model_fields, *columns.names.values()}))
+            read, others = {*_Prompt.model_fields, *columns.names.values()}, row.values.items()
+            plain = {key: value for key, value in others if key not in read and isinstance(value, _PLAIN)}
+            prompt = replace(prompt, metadata=plain)
         except ValidationError as error:
             problems += describe(error, entry, lambda *_, where=row.where: where)
             continue
@@ -170,12 +172,6 @@ def read_rows(rows: Iterable[Row], columns: Columns, limit: int | None = None) -
     if problems:
         raise PromptError("\n".join(problems))
     return [prompt for _, prompt in found]
-
-
-def _others(row: Row, read: Collection[str]) -> dict[str, Any]:
-    """Return the texts and numbers of a row under other keys than those that were read."""
-    pairs = row.values.items()
-    return {key: value for key, value in pairs if key not in read and isinstance(value, _PLAIN)}
 
 
 def _partly_referenced(found: Sequence[tuple[Row, PromptText]]) -> Iterator[str]:
