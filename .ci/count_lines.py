@@ -16,6 +16,9 @@ _SPACE = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, toke
 
 def count(path: Path) -> int:
     """Return the number of lines of code in a file."""
+    if path.suffix == ".cpp":
+        lines = (line.strip() for line in path.read_text(encoding="utf-8").splitlines())
+        return sum(1 for line in lines if line and not line.startswith("//"))
     with tokenize.open(path) as opened:
         tokens = [one for one in tokenize.generate_tokens(opened.readline) if one.type not in _SPACE]
     lines = {line for one in tokens for line in range(one.start[0], one.end[0] + 1)}
@@ -33,7 +36,12 @@ def main() -> int:
     """Print the counts beside their limits; return 1 if one is exceeded."""
     failed = False
     for part, limit in tomllib.loads((Path(__file__).parent / "lines.toml").read_text()).items():
-        files = [path for folder in limit["folders"] for path in (_ROOT / folder).rglob("*.py")]
+        files = [
+            path
+            for folder in limit["folders"]
+            for path in (_ROOT / folder).rglob("*.*")
+            if path.suffix in {".py", ".cpp"}
+        ]
         lines = sum(map(count, files))
         failed |= lines > limit["most"]
         mark = "  too many" if lines > limit["most"] else ""

@@ -12,10 +12,12 @@ from specdec_core.models.fast.integer_products import (
     Int4Product,
     Int8Product,
     activation_steps,
+    int8_product,
     round_to_int4,
     round_to_int8,
 )
 from specdec_core.models.fast.packed_linear import PackedLinear, SharedProduct
+from specdec_core.models.fast.products import NativeProduct
 from specdec_core.testing.harness.state import changed_state, model_state
 from specdec_drafters.quantized import QuantizedDrafter
 from specdec_drafters.settings import QuantizedConfig
@@ -56,7 +58,7 @@ def products(model):
 
 def dequantized(layer):
     """Return the weights that a layer stands for, `[out, in]`, from the rounded values themselves."""
-    if isinstance(layer.product, Int8Product):
+    if not isinstance(layer.product, Int4Product):
         values, scales = round_to_int8(layer.weight)
         return values.float() * scales[:, None]
     values, groups = round_to_int4(layer.weight)
@@ -86,7 +88,7 @@ def test_4_bits_are_the_nearest_of_16_values_of_a_group():
     assert (error <= 0.5 * step + 0.01 * groups.abs().amax(-1, keepdim=True)).all()
 
 
-@pytest.mark.parametrize(("kind", "tolerance"), [(Int8Product, 1e-5), (Int4Product, 6e-3)])
+@pytest.mark.parametrize(("kind", "tolerance"), [(int8_product, 1e-5), (Int8Product, 1e-5), (Int4Product, 6e-3)])
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("shape", [(1, 1), (3, 5), (2, 40)])
 def test_a_layer_multiplies_with_the_rounded_weights(kind, tolerance, bias, shape):
@@ -94,9 +96,11 @@ def test_a_layer_multiplies_with_the_rounded_weights(kind, tolerance, bias, shap
     rows = normal(*shape, 64, seed=2)
     rows[0, 0] *= 100
     read = rows
-    if kind is Int8Product:
-        scales = rows.abs().amax(-1, keepdim=True) / activation_steps()
-        read = (rows / scales).round() * scales
+    if kind is not Int4Product:
+        own = isinstance(layer.product, NativeProduct)
+        groups = rows.unflatten(-1, (-1, GROUP if own else 64))
+        steps = (127 if own else activation_steps()) / groups.abs().amax(-1, keepdim=True)
+        read = ((groups * steps).round() / steps).flatten(-2)
     expected = nn.functional.linear(read, dequantized(layer), layer.bias)
     found = layer(rows)
     assert found.shape == (*shape, 48)
@@ -104,8 +108,9 @@ def test_a_layer_multiplies_with_the_rounded_weights(kind, tolerance, bias, shap
     assert (found - expected).norm() <= tolerance * expected.norm()
 
 
-def test_a_row_of_8_bits_depends_on_no_other_row():
-    layer = layer_of(Int8Product, 48, 64)
+@pytest.mark.parametrize("kind", [int8_product, Int8Product])
+def test_a_row_of_8_bits_depends_on_no_other_row(kind):
+    layer = layer_of(kind, 48, 64)
     rows = normal(9, 64, seed=2)
     rows[4] *= 1000
     rows[5] = 0
@@ -133,8 +138,8 @@ def test_the_copy_is_close_to_the_target_which_is_not_changed(family, bits):
     least = 0.6 if bits == 4 else 0.97 if activation_steps() == 127 else 0.93
     assert least < overlap < 1 - 1e-6
     assert not any(type(layer) is nn.Linear for layer in copied.model.modules())
-    assert type(copied.model.get_output_embeddings().product) is Int8Product
-    assert set(products(copied.model)) == {Int8Product, *([Int4Product] if bits == 4 else [])}
+    assert (Int4Product in products(copied.model)) == (bits == 4)
+    assert type(copied.model.get_output_embeddings().product) is not Int4Product
 
 
 def test_weights_are_shared_with_the_target_packed_or_not():

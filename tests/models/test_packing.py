@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import subprocess
 from functools import partial
 
 import pytest
 import torch
+from torch._inductor.codecache import CppCodeCache
 
 from specdec_core.decoding.decoder import Decoder
 from specdec_core.interface import ModelError
 from specdec_core.interface.settings import GenerationSettings, SamplingSettings, TargetConfig
 from specdec_core.models import load_as_set, load_model, pack, quantize, wrap_model
-from specdec_core.models.fast import packing
+from specdec_core.models.fast import packing, products
 from specdec_core.models.fast.packed_linear import PackedLinear
 from specdec_core.models.fast.packing import is_packed, pack_as_set, unpack
+from specdec_core.models.fast.products import NativeProduct, supports
 from tests.tiny import DECODER_ONLY, ENCODER_DECODER, tiny_model
 from tests.toys import Gamma, TableDrafter
 
@@ -36,7 +39,10 @@ def packed_layers(model):
 
 
 @pytest.mark.parametrize("family", [*DECODER_ONLY, *ENCODER_DECODER])
-def test_it_gives_the_same_logits(family):
+@pytest.mark.parametrize("own", [True, False])
+def test_it_gives_the_same_logits(family, own, monkeypatch):
+    if not own:
+        monkeypatch.setattr(packing, "supports", lambda dtype: False)
     loaded = wrap_model(tiny_model(family))
     before = logits_of(loaded.model)
     packed = pack(loaded)
@@ -46,6 +52,32 @@ def test_it_gives_the_same_logits(family):
     linear = {name for name, layer in loaded.model.named_modules() if type(layer) is torch.nn.Linear}
     assert set(packed_layers(packed.model)) == linear
     assert linear
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("shape", [(1, 1), (100, 33), (48, 64)])
+def test_our_product_is_right_and_no_row_changes_another(dtype, shape):
+    if not supports(dtype):
+        pytest.skip("no product of our own on this CPU")
+    weight, bias = torch.randn(shape).to(dtype), torch.randn(shape[0]).to(dtype)
+    product = NativeProduct(weight, bias)
+    rows = torch.randn(19, shape[1]).to(dtype)
+    expected = torch.nn.functional.linear(rows.double(), weight.double(), bias.double()).to(dtype)
+    torch.testing.assert_close(product(rows), expected)
+    for count in range(1, 10):
+        assert torch.equal(product(rows[:count]), product(rows)[:count])
+    assert torch.equal(product(rows[None].float()), product(rows)[None].float())
+
+
+def test_without_a_compiler_a_warning_says_which_products_are_used(monkeypatch):
+    monkeypatch.setattr(CppCodeCache, "load", lambda source: subprocess.run(["no-such-compiler"], check=True))
+    products._compiled.cache_clear()
+    try:
+        with pytest.warns(RuntimeWarning, match="no-such-compiler.*need a C"):
+            packed = pack(wrap_model(tiny_model("llama")))
+    finally:
+        products._compiled.cache_clear()
+    assert is_packed(packed)
 
 
 def test_weights_are_shared_and_keep_their_names(tmp_path):
@@ -142,11 +174,11 @@ def test_it_refuses_to_be_trained():
 
 def shares(loaded):
     """Return the names of the layers of each product, without the layer's number."""
-    products = {}
+    found = {}
     for name, layer in loaded.model.named_modules():
         if isinstance(layer, PackedLinear):
-            products.setdefault(id(layer.product), []).append(name)
-    return [" ".join(name.rpartition(".")[2] for name in names) for names in products.values()]
+            found.setdefault(id(layer.product), []).append(name)
+    return [" ".join(name.rpartition(".")[2] for name in names) for names in found.values()]
 
 
 @pytest.mark.parametrize("kind", [pack, partial(quantize, bits=8)])

@@ -1,8 +1,8 @@
 """Products with weights of 8 or 4 bits, for a CPU.
 
 Decoding a token takes the time of reading the weights, so that a quarter of the bytes is a quarter of the time, if
-the product is fast with few rows. PyTorch has two such products on a CPU: oneDNN's of 8-bit integers (VNNI), and
-its own of 4-bit weights with bfloat16. Both want their weights packed.
+the product is fast with few rows. Ours of 8-bit integers is; elsewhere it is oneDNN's. PyTorch has one of 4-bit
+weights with bfloat16. All want their weights packed.
 """
 
 from __future__ import annotations
@@ -13,6 +13,9 @@ from functools import cache
 import torch
 from torch import Tensor
 
+from specdec_core.models.fast.packed_linear import Product
+from specdec_core.models.fast.products import NativeProduct, supports
+
 _TINY = 1e-20
 """Stands for the largest value of a row of zeros."""
 GROUP = 32
@@ -21,13 +24,20 @@ _WIDE = 16
 """A layer of 4-bit weights has a multiple of this number of outputs."""
 
 
-class Int8Product:
-    """8-bit weights with a scale for each output, and 8-bit activations with a scale for each row.
+def int8_product(weight: Tensor, bias: Tensor | None) -> Product:
+    """Return a product with weights rounded to 8 bits, with a scale for each output.
 
     Rows are rounded when they are multiplied, each by itself, and integers are accumulated, so that a product does
-    not depend on the number of rows. What is computed between products does, by rounding, which then decides on
-    which level an activation is: a step of 1 / 127 of the largest one.
+    not depend on the number of rows. Our own product rounds rows with a scale for each 32 inputs.
     """
+    if not supports(torch.uint8):
+        return Int8Product(weight, bias)
+    values, scales = round_to_int8(weight)
+    return NativeProduct((values.short() + 128).to(torch.uint8), bias, scales)
+
+
+class Int8Product:
+    """oneDNN's product of 8-bit weights, and 8-bit activations with a scale for each row."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         values, scales = round_to_int8(weight)

@@ -1,8 +1,8 @@
 """Pack linear layers for a CPU, so that verifying a few tokens costs little more than decoding one.
 
 PyTorch's default float32 matrix product is not tuned for a handful of rows: verifying four tokens can take twice
-as long as decoding one, although both read the weights once. oneDNN, which ships with PyTorch, stays close to the
-cost of reading the weights if it may rearrange ("pack") them beforehand.
+as long as decoding one, although both read the weights once. A product that may rearrange ("pack") them beforehand
+takes the time of reading them: ours, and nearly so oneDNN's, which ships with PyTorch.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from specdec_core.interface.errors import ModelError
 from specdec_core.models.device import available_memory, describe_device
 from specdec_core.models.fast.packed_linear import PackedLinear, packed_layers
+from specdec_core.models.fast.products import NativeProduct, supports
 from specdec_core.models.loaded import LoadedModel
 from specdec_core.models.variants import with_modules
 
@@ -29,14 +30,21 @@ _ROWS = 8
 
 
 class PackedProduct:
-    """A product with weights that oneDNN has packed. Rows of another dtype, as under autocast, are converted."""
+    """A product with packed weights. Rows of another dtype, as under autocast, are converted.
+
+    It is our own where `supports` says so, and oneDNN's elsewhere.
+    """
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+        self._native = NativeProduct(weight, bias) if supports(weight.dtype) else None
         self._dtype, self._bias = weight.dtype, bias
-        self._packed = torch.ops.mkldnn._reorder_linear_weight(weight, _ROWS)
+        if self._native is None:
+            self._packed = torch.ops.mkldnn._reorder_linear_weight(weight, _ROWS)
 
     def __call__(self, rows: Tensor) -> Tensor:
         """Multiply rows `[..., in]` with the weights; return `[..., out]`."""
+        if self._native is not None:
+            return self._native(rows)
         product: Tensor = torch.ops.mkldnn._linear_pointwise(
             rows.to(self._dtype), self._packed, self._bias, "none", [], ""
         )

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
 from specdec_core.interface.errors import ModelError
-from specdec_core.models.fast.integer_products import Int4Product, Int8Product
+from specdec_core.models.fast.integer_products import Int4Product, int8_product
 from specdec_core.models.fast.packed_linear import Parameters, Product, packed_layers
 from specdec_core.models.fast.packing import unpack
 from specdec_core.models.features import ModelFeatures
@@ -26,9 +26,10 @@ _LEAST = 0.5
 def quantize(loaded: LoadedModel, bits: int, setting: str = "quantize") -> LoadedModel:
     """Return a copy of a model with quantized linear layers; it shares everything else with the model.
 
-    On a CPU, 8-bit weights have a scale per output, and activations are rounded to 8 bits with a scale per token,
-    so that the logits of a token depend on no other token of the pass. 4-bit weights have a scale and a zero point
-    per 32 inputs, and activations are in bfloat16. Other devices need torchao. The output embedding has 8 bits.
+    On a CPU, 8-bit weights have a scale per output, and activations are rounded to 8 bits with a scale per 32
+    inputs (per token where the CPU has no VNNI), so that the logits of a token depend on no other token of the
+    pass. 4-bit weights have a scale and a zero point per 32 inputs, and activations are in bfloat16. Other devices
+    need torchao. The output embedding has 8 bits.
 
     Args:
         loaded: The model; packed or not.
@@ -82,8 +83,7 @@ def _parameters(layer: Any) -> Parameters:
 
 def _product(bits: int, weight: Tensor, bias: Tensor | None) -> Product:
     """Return a product on a CPU. Where 4-bit weights have none for their shape, they have 8 bits."""
-    kind = Int4Product if bits == 4 and Int4Product.takes(weight) else Int8Product
-    return kind(weight, bias)
+    return (Int4Product if bits == 4 and Int4Product.takes(weight) else int8_product)(weight, bias)
 
 
 def _by_torchao(parameters: Parameters, bits: int, setting: str) -> nn.Module:

@@ -1,0 +1,90 @@
+"""Products of a few rows with packed weights, in C++, for a CPU with AVX-512.
+
+Decoding multiplies a handful of rows with all weights, so that a product should take the time of reading its
+weights once. PyTorch's own products are made for many rows and take two to five times as long. `products.cpp` is
+compiled on first use, with PyTorch's settings and into TorchInductor's cache.
+"""
+
+from __future__ import annotations
+
+import warnings
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+_LANES = 16
+"""Outputs that are packed together."""
+_INPUTS = {torch.float32: 1, torch.bfloat16: 2, torch.uint8: 4}
+"""Inputs that fill 32 bits, by the dtype of the weights."""
+_GROUP = 32
+"""Inputs of a row that share a scale when they are rounded to 8 bits."""
+
+
+class NativeProduct:
+    """A product with packed weights. What it returns for a row does not depend on the other rows.
+
+    Args:
+        weight: `[out, in]`, in a dtype that `supports` is true of. Weights of 8 bits are given as uint8, with an
+            offset of 128; rows are then rounded to 8 bits, with a scale for each `_GROUP` inputs.
+        bias: `[out]`, or None.
+        scales: `[out]` float32, the scales of weights of 8 bits.
+    """
+
+    def __init__(self, weight: Tensor, bias: Tensor | None, scales: Tensor | None = None) -> None:
+        self._outputs, self._dtype = len(weight), weight.dtype if scales is None else torch.float32
+        self._bias, self._scales = None if bias is None else bias.float(), scales
+        each = _INPUTS[weight.dtype]
+        self._missing = -weight.shape[1] % (each if scales is None else _GROUP)
+        padded = pad(weight, (0, self._missing, 0, -len(weight) % _LANES))
+        self._packed = padded.view(-1, _LANES, padded.shape[1] // each, each).transpose(1, 2).contiguous()
+
+    def __call__(self, rows: Tensor) -> Tensor:
+        """Multiply rows `[..., in]` of any dtype, and add the bias; return `[..., out]` in their dtype."""
+        inputs = rows.to(self._dtype)
+        if self._missing:
+            inputs = pad(inputs, (0, self._missing))
+        product: Tensor = torch.ops.specdec.product(inputs, self._packed, self._scales, self._bias, self._outputs)
+        return product.to(rows.dtype)
+
+
+def supports(dtype: torch.dtype) -> bool:
+    """Return whether there is a product with weights of a dtype: the CPU has it, and it could be compiled.
+
+    Args:
+        dtype: float32, bfloat16 or, for weights of 8 bits, uint8.
+    """
+    has = {
+        torch.float32: torch.cpu._is_avx512_supported,
+        torch.bfloat16: torch.cpu._is_avx512_bf16_supported,
+        torch.uint8: torch.cpu._is_vnni_supported,
+    }
+    return has[dtype]() and _compiled()
+
+
+@cache
+def _compiled() -> bool:
+    """Compile the products, once in a process, and register `torch.ops.specdec.product`."""
+    from torch._inductor.codecache import CppCodeCache
+
+    try:
+        CppCodeCache.load((Path(__file__).parent / "products.cpp").read_text(encoding="utf-8"))
+    except Exception as error:  # whatever a compiler and its set-up may lack
+        reason = str(error).strip().splitlines()[0]
+        warnings.warn(
+            f"The products with packed weights could not be compiled: {reason}. They need a C++ compiler, such as "
+            "g++. PyTorch's are used, which are slower.",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+        return False
+    torch.library.register_fake("specdec::product", _outputs_of)
+    return True
+
+
+def _outputs_of(rows: Tensor, *arguments: Any) -> Tensor:
+    """Return a tensor without data like what a product returns."""
+    return rows.new_empty(*rows.shape[:-1], arguments[-1])
