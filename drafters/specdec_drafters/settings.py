@@ -361,6 +361,12 @@ class AssistantConfig(DrafterConfig):
     model: Annotated[str, Field(min_length=1)]
     """The assistant of this target: a folder or a hub name."""
 
+    vllm_method: ClassVar[str | None] = "mtp"
+
+    def export_vllm(self, folder: Path) -> dict[str, Any]:  # noqa: ARG002
+        """Write nothing: vLLM reads the assistant's own folder, or takes it from the hub."""
+        return {"model": self.model}
+
 
 class ChainConfig(DrafterConfig):
     """Falls back to the next drafter when one has no draft.

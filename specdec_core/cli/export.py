@@ -42,7 +42,8 @@ def export(
     - transformers: the folder of a model with a custom_generate/generate.py, for `transformers serve`. Any drafter
       that works for the model works there.
     - vllm: a folder with the drafter's model, if vLLM runs such models itself; for drafters that need token ids
-      alone, a Python module that vLLM loads as a custom proposer; nothing but the command for `mtp`.
+      alone, a Python module that vLLM loads as a custom proposer; nothing but the command for `mtp` and
+      `assistant`.
 
     For example:
 

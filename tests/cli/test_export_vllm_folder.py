@@ -160,6 +160,8 @@ def test_a_dflash_head_of_which_vllm_knows_no_attention_is_refused(tmp_path):
 def test_an_mtp_layer_needs_no_files(tmp_path):
     keys = run(tmp_path / "mtp", {"name": "mtp", "model": "target"}, "--gamma", "2")
     assert keys == {"method": "mtp", "num_speculative_tokens": 2}
+    keys = run(tmp_path / "mtp", {"name": "assistant", "model": "owner/its-assistant"}, "--gamma", "2")
+    assert keys == {"method": "mtp", "model": "owner/its-assistant", "num_speculative_tokens": 2}
     keys = run(tmp_path / "mtp", {"name": "mtp", "model": str(model_folder("builtin:target"))})
     assert keys["model"] == str(model_folder("builtin:target"))
     assert not list(tmp_path.iterdir())
