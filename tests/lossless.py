@@ -1,5 +1,6 @@
 """Losslessness by enumeration, as in the conformance kit, and the settings that the tests share."""
 
+import functools
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
@@ -8,6 +9,8 @@ import torch
 from specdec_core.decoding.decoder import Decoder
 from specdec_core.decoding.observers import Observer
 from specdec_core.decoding.result import BatchResult
+from specdec_core.interface import SessionInfo, StepReport
+from specdec_core.interface.outcome import Verification
 from specdec_core.interface.settings import SamplingSettings
 from specdec_core.models import LoadedModel, wrap_model
 from specdec_core.testing.harness.enumeration import UNREMARKABLE, adjusted, continuations, p_of_sequences, sampled
@@ -20,6 +23,7 @@ __all__ = [
     "PROMPT",
     "SETTINGS",
     "VOCAB",
+    "ExactDecisions",
     "doubled_p_value",
     "enumerate_continuations",
     "next_token",
@@ -67,6 +71,51 @@ class _Sound(Observer):
     def on_end(self, result: BatchResult) -> None:
         assert not result.failures, result.failures
         assert result.metrics.target_calls <= self.max_calls
+
+
+class ExactDecisions(Observer):
+    """Compares p, q and what each next token is drawn from with passes without a cache.
+
+    Args:
+        loaded: The target.
+        settings: Its sampling settings, and the drafter's.
+        table: `[V, V]`, the drafter's logits after each token; None where its q is a point mass.
+
+    Attributes:
+        error: The largest difference.
+        drafted: Number of draft tokens that were compared.
+    """
+
+    probabilities = True
+
+    def __init__(self, loaded: LoadedModel, settings: SamplingSettings, table: torch.Tensor | None = None) -> None:
+        self.p = functools.cache(lambda text: next_token(loaded, text, settings))
+        self.settings, self.table, self.error, self.drafted = settings, table, 0.0, 0
+
+    def on_start(self, session: SessionInfo, prompts: Sequence[Sequence[int]]) -> None:
+        self.texts = [tuple(prompt) for prompt in prompts]
+
+    def on_step(self, report: StepReport) -> None:
+        for row, new in enumerate(report.outcome.committed):
+            if new:
+                self._compare(self.texts[row], report.verification[row])
+                self.texts[row] += new
+
+    def _compare(self, text: tuple[int, ...], found: Verification) -> None:
+        left = self.p(text)
+        for test in found.tests:
+            q = torch.eye(len(left))[test.token]
+            q = q if self.table is None else adjusted(self.table[text[-1]], self.settings)
+            self._note(test.p, left[test.token])
+            self._note(test.q, q[test.token])
+            self.drafted += 1
+            text = (*text, test.token)
+            left = self.p(text) if test.accepted else (left - q).clamp(min=0)
+        for token, share in found.top:
+            self._note(share, left[token] / left.sum())
+
+    def _note(self, found: float, exact: torch.Tensor) -> None:
+        self.error = max(self.error, abs(found - float(exact)))
 
 
 def sample(

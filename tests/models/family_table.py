@@ -114,13 +114,18 @@ def batch(case: Case) -> None:
 
 
 def sampling(case: Case) -> None:
-    """Test the sampled distribution against the enumerated one."""
+    """Test the sampled distribution against the enumerated one, and each decision against exact distributions."""
     model = hybrid(case.family, lossless.VOCAB, sharpness=2.0)
     with torch.no_grad():  # the vector of padding is zero, and attention that picks tokens would find equal scores
         model.get_input_embeddings().weight[0] += 1
     loaded = wrap_model(model)
     settings = lossless.SETTINGS["temperature-0.7"]
-    decoder = Decoder(loaded, TableDrafter(lossless.VOCAB), gamma=2, sampling=settings, strict=True)
+    drafter = TableDrafter(lossless.VOCAB)
+    decoder = Decoder(loaded, drafter, gamma=2, sampling=settings, strict=True)
+    exact = lossless.ExactDecisions(loaded, settings, drafter.table)
+    decoder.generate([list(lossless.PROMPT), [4]], max_new_tokens=30, ignore_eos=True, observers=[exact])
+    assert exact.drafted > 30
+    assert exact.error < 1e-5
     expected = lossless.enumerate_continuations(loaded, settings)
     assert lossless.doubled_p_value(decoder, expected, 1600) > 1e-4
 

@@ -189,6 +189,8 @@ def hybrid(name: str, vocab: int = VOCAB, sharpness: float = 4.0) -> Any:
     model = auto.from_config(config).eval()
     with torch.no_grad():
         for weight in model.parameters():
+            if not weight.any():  # as some families begin, and what they scale would have no effect
+                weight.normal_(std=0.1)
             if weight.dim() > 1:
                 weight.mul_(sharpness)
     return model

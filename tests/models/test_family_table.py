@@ -20,7 +20,7 @@ def test_the_table_has_each_family_and_no_wrong_text():
     ("family", "cells"),
     [
         ("mamba2", ["chat", "beams", "generate_with"]),
-        pytest.param("jamba", CELLS, marks=pytest.mark.slow),
+        pytest.param("jamba", [cell for cell in CELLS if cell != "sampling"], marks=pytest.mark.slow),
         pytest.param("glm5_next", ["target", "batch", "chat"], marks=pytest.mark.slow),
         pytest.param("recurrent_gemma", CELLS, marks=pytest.mark.slow),
     ],

@@ -117,6 +117,11 @@ class ModelSession:
         """
         return {} if self._cache is None else self._cache.states(max(self.read))
 
+    @property
+    def states(self) -> list[Tensor]:
+        """One recurrent state of each kind and shape, in the memory that the next pass reads."""
+        return self._cache.examples() if isinstance(self._cache, RecurrentCache) else []
+
     def rollback(self, lengths: Sequence[int]) -> None:
         """Keep only the first `lengths[b]` tokens of each row b.
 

@@ -135,6 +135,10 @@ class RecurrentCache(SlotCache):
         for layer in self._recurrent:
             layer.keep()
 
+    def examples(self) -> list[Tensor]:
+        """Return one of the states of each kind and shape, of all rows."""
+        return _examples(self.layers)
+
     @inference_only
     def take(self, row: int, length: int) -> None:
         """Keep a copy of a row's states, which have read `length` tokens."""
@@ -217,6 +221,10 @@ class OwnCache(RecurrentCache):
             )
         return output
 
+    def examples(self) -> list[Tensor]:
+        """Return one of the states of each kind and shape, of the first row."""
+        return _examples(getattr(self._made[0], "layers", ()))
+
     def _saved(self, row: int, older: Any) -> Any:  # noqa: ARG002  # there is nothing to reuse
         return _copied(self._made[row])
 
@@ -228,6 +236,13 @@ class OwnCache(RecurrentCache):
         self._made = [_copied(self._made[row]) for row in rows]
         self._snapshots = [copy(self._snapshots[row]) for row in rows]
         SlotCache.resume(self, rows, maximum)
+
+
+def _examples(layers: Sequence[Any]) -> list[Tensor]:
+    layers = [layer for layer in layers if isinstance(layer, LinearAttentionCacheLayerMixin)]
+    states = [(kind, state) for layer in layers for kind in _KINDS for state in getattr(layer, kind).values()]
+    found = [(kind, state) for kind, state in states if state is not None and state.is_floating_point()]
+    return list({(kind, state.shape): state for kind, state in found}.values())
 
 
 def _copied(cache: Any) -> Any:
