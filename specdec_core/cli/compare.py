@@ -7,14 +7,9 @@ from typing import Annotated
 
 import typer
 
-from specdec_core.cli.options.shared_options import (
-    Machines,
-    StudyFile,
-    error_console,
-    output_console,
-    shown_progress,
-)
+from specdec_core.cli.options.shared_options import Machines, StudyFile, shown_progress
 from specdec_core.cli.options.study_options import ResultOptions, StudyOptions, grouped
+from specdec_core.cli.terminal.console import error_console, output_console
 from specdec_core.costs.measurement import read_measurement
 from specdec_core.costs.step_costs import Machine
 from specdec_core.interface.errors import ConfigError

@@ -5,7 +5,8 @@ from typing import Annotated, Literal, TypeAlias
 
 from typer import Argument, Option
 
-from specdec_core.cli.options.shared_options import output_console, validated
+from specdec_core.cli.options.shared_options import validated
+from specdec_core.cli.terminal.console import output_console
 from specdec_core.interface.errors import ConfigError
 from specdec_core.registry.registry import default_registry
 from specdec_core.serving import transformers_folder, vllm_module

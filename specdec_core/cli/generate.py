@@ -13,14 +13,7 @@ from rich.console import Console
 from rich.text import Text
 from typer import Argument, Option
 
-from specdec_core.cli.options.shared_options import (
-    Quiet,
-    error_console,
-    option_of,
-    output_console,
-    plugin_output,
-    quieten_libraries,
-)
+from specdec_core.cli.options.shared_options import Quiet, option_of, plugin_output
 from specdec_core.cli.options.study_options import (
     PROMPTS_HELP,
     TextOptions,
@@ -29,14 +22,14 @@ from specdec_core.cli.options.study_options import (
     prompts_settings,
     study_of_options,
 )
-from specdec_core.cli.terminal.console import write_text
+from specdec_core.cli.terminal.console import error_console, output_console, write_text
 from specdec_core.interface import StepReport
 from specdec_core.interface.errors import ConfigError, PluginWarning, PromptError, reading
 from specdec_core.interface.files import check_output, writing_file
 from specdec_core.interface.outcome import TokenOrigin
 from specdec_core.registry.registry import default_registry
 from specdec_core.study import Run, Task
-from specdec_core.study.progress import TerminalProgress
+from specdec_core.study.progress import TerminalProgress, quieten_libraries
 from specdec_core.study.report.formats import visible
 from specdec_core.trace.figure import shown, speller, trace_page
 

@@ -6,15 +6,8 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from specdec_core.cli.options.shared_options import (
-    AsJson,
-    MaxRuns,
-    Settings,
-    StudyFile,
-    Wide,
-    output_console,
-    print_json,
-)
+from specdec_core.cli.options.shared_options import AsJson, MaxRuns, Settings, StudyFile, Wide, print_json
+from specdec_core.cli.terminal.console import output_console
 from specdec_core.interface.errors import ConfigError
 from specdec_core.registry.registry import PluginRecord, default_registry
 from specdec_core.study import MAX_RUNS, Run, Study, Task, load_study, study_schema

@@ -17,11 +17,11 @@ from specdec_core.cli.generate import generate
 from specdec_core.cli.listing import plugins, schema, validate
 from specdec_core.cli.measure import measure
 from specdec_core.cli.new import new
-from specdec_core.cli.options.shared_options import INTERRUPTED, error_console
+from specdec_core.cli.options.shared_options import INTERRUPTED
 from specdec_core.cli.record import record
 from specdec_core.cli.replay import replay
 from specdec_core.cli.start import Stopped
-from specdec_core.cli.terminal.console import prepare_streams
+from specdec_core.cli.terminal.console import error_console, prepare_streams
 from specdec_core.cli.theory import theory_app
 from specdec_core.cli.train import train_app
 from specdec_core.cli.tune import tune

@@ -10,23 +10,15 @@ from rich.console import RenderableType
 from rich.text import Text
 from typer import Argument, Option
 
-from specdec_core.cli.options.shared_options import (
-    Drafters,
-    Quiet,
-    Settings,
-    Temperatures,
-    Wide,
-    error_console,
-    output_console,
-    quieten_libraries,
-    shown_progress,
-)
+from specdec_core.cli.options.shared_options import Drafters, Quiet, Settings, Temperatures, Wide, shown_progress
 from specdec_core.cli.options.study_options import TaskOptions, grouped, study_of
+from specdec_core.cli.terminal.console import error_console, output_console
 from specdec_core.costs.forecast import best_gamma, improvement_at_cost
 from specdec_core.costs.measurement import Acceptance, DrafterMeasurement, Measurement, write_measurement
 from specdec_core.costs.step_costs import StepCosts
 from specdec_core.interface.errors import ConfigError
 from specdec_core.interface.files import check_output
+from specdec_core.study.progress import quieten_libraries
 from specdec_core.study.report.formats import UNKNOWN, number, rate, share, visible
 from specdec_core.study.report.layout import Column, ReportTable, Row
 from specdec_core.theory.speed import optimal_gamma, walltime_improvement

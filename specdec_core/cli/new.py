@@ -7,9 +7,9 @@ from typing import Annotated
 
 from typer import Argument, Option
 
-from specdec_core.cli.options.shared_options import output_console
 from specdec_core.cli.scaffold.names import check_free, names_of
 from specdec_core.cli.scaffold.package import STYLES, File, Kind, Style, package_files, write_package
+from specdec_core.cli.terminal.console import output_console
 from specdec_core.interface.errors import ConfigError
 from specdec_core.registry.hookspecs import KIND_LABELS
 from specdec_core.registry.registry import default_registry

@@ -13,13 +13,13 @@ from specdec_core.cli.options.shared_options import (
     Tasks,
     Temperatures,
     option_of,
-    output_console,
-    quieten_libraries,
     shown_progress,
 )
 from specdec_core.cli.options.study_options import ResultOptions, TextOptions, given, grouped, study_of
+from specdec_core.cli.terminal.console import output_console
 from specdec_core.cluster import pooled
 from specdec_core.interface.errors import ConfigError
+from specdec_core.study.progress import quieten_libraries
 from specdec_core.study.run.folder import check_free
 
 if TYPE_CHECKING:

@@ -7,8 +7,9 @@ from typing import Annotated, Any
 import typer
 
 from specdec_core.cli.compare import read_machines, show
-from specdec_core.cli.options.shared_options import Drafters, Machines, error_console, shown_progress
+from specdec_core.cli.options.shared_options import Drafters, Machines, shown_progress
 from specdec_core.cli.options.study_options import ResultOptions, StudyOptions, grouped, read_target
+from specdec_core.cli.terminal.console import error_console
 from specdec_core.interface.errors import ConfigError, SpecdecError
 from specdec_core.offline.candidate_runs import DEFAULT_GAMMAS, DrafterLike, default_drafters, gammas_of
 from specdec_core.study.config.yaml_source import parse_value

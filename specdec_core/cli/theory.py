@@ -7,8 +7,9 @@ from typing import Annotated
 
 import typer
 
-from specdec_core.cli.options.shared_options import AsJson, Wide, as_config_error, output_console, print_json
+from specdec_core.cli.options.shared_options import AsJson, Wide, as_config_error, print_json
 from specdec_core.cli.options.study_options import read_numbers
+from specdec_core.cli.terminal.console import output_console
 from specdec_core.costs.forecast import Forecast, GammaForecast, forecast
 from specdec_core.costs.step_costs import step_seconds
 from specdec_core.interface.errors import ConfigError

@@ -7,11 +7,12 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from specdec_core.cli.options.shared_options import output_console, quieten_libraries, shown_progress
+from specdec_core.cli.options.shared_options import shown_progress
 from specdec_core.cli.options.train_options import read_options, train_command
+from specdec_core.cli.terminal.console import output_console
 from specdec_core.interface import PluginConfig, PluginError, PluginSpec, TrainingReport
 from specdec_core.registry.registry import default_registry
-from specdec_core.study.progress import value_text
+from specdec_core.study.progress import quieten_libraries, value_text
 
 
 class _TrainerGroup(TyperGroup):

@@ -6,15 +6,11 @@ from typing import Annotated
 from typer import Option
 
 from specdec_core.cli.compare import show
-from specdec_core.cli.options.shared_options import (
-    StudyFile,
-    Tasks,
-    error_console,
-    quieten_libraries,
-    shown_progress,
-)
+from specdec_core.cli.options.shared_options import StudyFile, Tasks, shown_progress
 from specdec_core.cli.options.study_options import ResultOptions, StudyOptions, grouped
+from specdec_core.cli.terminal.console import error_console
 from specdec_core.study.config.yaml_source import written_yaml
+from specdec_core.study.progress import quieten_libraries
 
 
 @grouped

@@ -19,18 +19,9 @@ from typing import Any, Literal, Self, TypeAlias, cast
 
 import pluggy
 
-from specdec_core.interface import (
-    AcceptanceRule,
-    Drafter,
-    DrafterConfig,
-    GammaController,
-    LenienceController,
-    ModelsSpec,
-    PluginConfig,
-    PluginSpec,
-    TargetInfo,
-    Trainer,
-)
+from specdec_core.interface import AcceptanceRule, DrafterConfig, ModelsSpec, PluginConfig, PluginSpec, Trainer
+from specdec_core.interface.controllers import GammaController, LenienceController
+from specdec_core.interface.drafter import Drafter, TargetInfo
 from specdec_core.interface.errors import PluginError, SpecdecError, exception_text, unknown_name
 from specdec_core.interface.spec import CONFIG_BASES, ListedKind, PluginKind
 from specdec_core.registry.cli_fields import cli_fields

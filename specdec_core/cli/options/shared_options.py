@@ -11,12 +11,10 @@ from typing import Annotated, Any, TypeAlias, TypeVar
 import typer
 from pydantic import BaseModel, ValidationError
 
-from specdec_core.cli.terminal.console import error_console as error_console
-from specdec_core.cli.terminal.console import output_console as output_console
+from specdec_core.cli.terminal.console import error_console
 from specdec_core.interface.errors import ConfigError
 from specdec_core.registry.validation_errors import describe
 from specdec_core.study.progress import TerminalProgress
-from specdec_core.study.progress import quieten_libraries as quieten_libraries
 from specdec_core.study.report.formats import visible_json
 
 INTERRUPTED = 130

@@ -17,17 +17,8 @@ from torch import Tensor
 
 from specdec_core.costs.step_costs import StepCosts, mean_seconds
 from specdec_core.decoding.arguments import create_drafter
-from specdec_core.interface import (
-    LAST_HIDDEN,
-    ConfigError,
-    Drafter,
-    ModelError,
-    PluginConfig,
-    PluginError,
-    Progress,
-    Proposal,
-    TargetInfo,
-)
+from specdec_core.interface import ConfigError, ModelError, PluginConfig, PluginError, Progress, Proposal
+from specdec_core.interface.drafter import LAST_HIDDEN, Drafter, TargetInfo
 from specdec_core.interface.settings import SamplingSettings
 from specdec_core.interface.trainer import NoProgress
 from specdec_core.models import LoadedModel

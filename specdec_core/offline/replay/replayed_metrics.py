@@ -32,16 +32,8 @@ from specdec_core.costs.step_costs import StepCosts
 from specdec_core.decoding.counts import Metrics, StepTimes, Tally
 from specdec_core.decoding.guard import PluginGuard, opened
 from specdec_core.decoding.proposer import checked_plan
-from specdec_core.interface import (
-    AcceptanceRule,
-    BatchInfo,
-    ConfigError,
-    GammaController,
-    Outcome,
-    PluginError,
-    StepReport,
-)
-from specdec_core.interface.controllers import FixedGamma
+from specdec_core.interface import AcceptanceRule, ConfigError, Outcome, PluginError, StepReport
+from specdec_core.interface.controllers import BatchInfo, FixedGamma, GammaController
 from specdec_core.verification import SpeculativeSampling
 
 Floats: TypeAlias = NDArray[np.float64]

@@ -17,15 +17,8 @@ import torch
 from specdec_core.cluster import Pool
 from specdec_core.costs.step_costs import Machine, StepCosts
 from specdec_core.decoding.arguments import make_controller, require
-from specdec_core.interface import (
-    AcceptanceRule,
-    GammaController,
-    LenienceConfig,
-    LenienceController,
-    Progress,
-    RuleConfig,
-)
-from specdec_core.interface.controllers import FixedGamma
+from specdec_core.interface import AcceptanceRule, LenienceConfig, Progress, RuleConfig
+from specdec_core.interface.controllers import FixedGamma, GammaController, LenienceController
 from specdec_core.interface.errors import ConfigError
 from specdec_core.interface.settings import GenerationSettings
 from specdec_core.models.device import describe_device

@@ -21,22 +21,10 @@ from specdec_core.decoding.opening import InnerLoop, LoopContext
 from specdec_core.decoding.rows import Row, StopRule, TokenView
 from specdec_core.decoding.step import Batch, Oracle
 from specdec_core.decoding.validation import BAD_TOKEN, FAULTS, FINE, worst
-from specdec_core.interface import (
-    LAST_HIDDEN,
-    AcceptanceResult,
-    AcceptanceRule,
-    BatchInfo,
-    Drafter,
-    GammaController,
-    Outcome,
-    PluginError,
-    PointMass,
-    Proposal,
-    RuleConfig,
-    SessionInfo,
-    StepReport,
-)
-from specdec_core.interface.controllers import ScriptedGamma
+from specdec_core.interface import AcceptanceResult, AcceptanceRule, PluginError, PointMass, Proposal, RuleConfig
+from specdec_core.interface.controllers import BatchInfo, GammaController, ScriptedGamma
+from specdec_core.interface.drafter import LAST_HIDDEN, Drafter, SessionInfo
+from specdec_core.interface.outcome import Outcome, StepReport
 from specdec_core.interface.settings import SamplingSettings
 from specdec_core.models import LoadedModel
 from specdec_core.models.device import inference_only

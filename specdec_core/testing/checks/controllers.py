@@ -9,14 +9,8 @@ from torch import Tensor
 
 from specdec_core.decoding.decoder import Decoder
 from specdec_core.decoding.verify import checked_lenience
-from specdec_core.interface import (
-    BatchInfo,
-    GammaController,
-    LenienceConfig,
-    LenienceController,
-    LenienceSession,
-    StepReport,
-)
+from specdec_core.interface import LenienceConfig, StepReport
+from specdec_core.interface.controllers import BatchInfo, GammaController, LenienceController, LenienceSession
 from specdec_core.interface.settings import GenerationSettings, SamplingSettings
 from specdec_core.testing.failures import CheckFailure, calling
 from specdec_core.testing.harness.enumeration import (

@@ -12,15 +12,8 @@ from typing import Any, Self
 
 from specdec_core.decoding.proposer import checked_plan
 from specdec_core.decoding.verify import checked_lenience
-from specdec_core.interface import (
-    BatchInfo,
-    GammaController,
-    GammaSession,
-    LenienceController,
-    LenienceSession,
-    Outcome,
-    StepReport,
-)
+from specdec_core.interface import BatchInfo, GammaController, GammaSession, LenienceController, LenienceSession
+from specdec_core.interface.outcome import Outcome, StepReport
 from specdec_core.testing.failures import CheckFailure, calling
 
 VOCAB = 6

@@ -6,20 +6,9 @@ from itertools import count
 import torch
 from torch import Tensor
 
-from specdec_core.interface import (
-    AutoregressiveDrafter,
-    BatchInfo,
-    CompositeDrafter,
-    Drafter,
-    DraftSession,
-    GammaController,
-    GammaSession,
-    PluginConfig,
-    SessionInfo,
-    TargetInfo,
-    TokenTree,
-)
-from specdec_core.interface.controllers import ScriptedGamma
+from specdec_core.interface import Drafter, DraftSession, PluginConfig, SessionInfo, TargetInfo, TokenTree
+from specdec_core.interface.base_drafters import AutoregressiveDrafter, CompositeDrafter
+from specdec_core.interface.controllers import BatchInfo, GammaController, GammaSession, ScriptedGamma
 from specdec_core.interface.tree import TreeShape
 from specdec_core.models import LoadedModel
 
