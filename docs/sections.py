@@ -15,7 +15,7 @@ MARKER = "<!-- pages of this section -->"
 """Line of an index page where the list goes."""
 
 _PARAGRAPH = re.compile(r"<p>(.*?)</p>", re.DOTALL)
-_SENTENCE = re.compile(r".*?[.:!?](?=\s|$)", re.DOTALL)
+_SENTENCE = re.compile(r".*?(?<!\bet al)[.:!?](?=\s|$)", re.DOTALL)
 
 
 def summary(content: str) -> str:

@@ -21,6 +21,7 @@ sections = load(ROOT / "docs" / "hooks.py").sections
             '<p><img src="a.png"></p><p>See <a href="b.html#c">the <em>kit</em></a>: more</p>',
             "See the <em>kit</em>.",
         ),
+        ("<p>A head (Li et al. 2025). More.</p>", "A head (Li et al. 2025)."),
         ("<p>Without an end</p>", "Without an end"),
         ("<h1>Nothing</h1>", ""),
     ],
