@@ -25,7 +25,7 @@ from specdec_core.cli.options.study_options import (
 from specdec_core.cli.terminal.console import error_console, output_console, write_text
 from specdec_core.interface import StepReport
 from specdec_core.interface.errors import ConfigError, PluginWarning, PromptError, reading
-from specdec_core.interface.files import check_output, writing_file
+from specdec_core.interface.files import check_output, write_text_file
 from specdec_core.interface.outcome import TokenOrigin
 from specdec_core.registry.registry import default_registry
 from specdec_core.study import Run, Task
@@ -284,8 +284,7 @@ def _decode(task: Task, run: Run, how: _Decoding) -> None:
             errors.print(f"{failure}. No token was lost.", style="yellow", soft_wrap=True)
             failed = True
     if how.trace_file is not None:
-        with writing_file(how.trace_file) as temporary:
-            temporary.write_text(trace_page(traces, "Trace of a decoding"), encoding="utf-8")
+        write_text_file(how.trace_file, trace_page(traces, "Trace of a decoding"))
     if failed:
         raise typer.Exit(1)
 

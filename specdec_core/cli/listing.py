@@ -100,11 +100,11 @@ def validate(
     console = output_console(wide=wide)
     for line in _headlines(loaded):
         console.print(Prose(line))
-    with_rule = any(run.rule is not None for run in loaded.runs)
-    names = ("run", "drafter", "gamma", "lenience", *(["rule"] if with_rule else []), "draft sampling")
-    columns = (Column(name, numeric=False) for name in names)
-    rows = (Row(tuple(_run_cells(run, with_rule=with_rule))) for run in loaded.runs)
-    console.print(ReportTable(tuple(columns), tuple(rows)))
+    names = ("run", "drafter", "gamma", "lenience", "rule", "draft sampling")
+    columns = tuple(Column(name, numeric=False) for name in names)
+    table = ReportTable(columns, tuple(Row(_run_cells(run)) for run in loaded.runs))
+    ruled = any(run.rule is not None for run in loaded.runs)
+    console.print(table if ruled else table.of([n for n, name in enumerate(names) if name != "rule"]))
     if memory:
         _show_memory(loaded, console)
 
@@ -179,22 +179,20 @@ def _describe(task: Task) -> str:
     )
 
 
-def _run_cells(run: Run, *, with_rule: bool) -> list[str]:
-    rule = [] if not with_rule or run.drafter is None else ["token"]
+def _run_cells(run: Run) -> tuple[str, ...]:
     if run.drafter is None:
         who = "none (target alone)" if run.engine is None else f"engine {run.engine.model} at {run.engine.url}"
-        return [run.name, who, "", "", *([""] if with_rule else []), ""]
+        return run.name, who, "", "", "", ""
     settings = run.resolved()
     shown = [_settings_text(settings[key]) for key in ("drafter", "gamma")]
     if run.engine is not None:
         shown[0] += f", served by {run.engine.host}"
     lenience = "1 (lossless)" if run.lenience is None else _settings_text(settings["lenience"])
     sampling = "as the target" if run.draft_sampling is None else _settings_text(settings["draft_sampling"])
-    if run.rule is not None:
-        rule = [_settings_text(settings["rule"]).removesuffix("()")]
+    rule = "token" if run.rule is None else _settings_text(settings["rule"]).removesuffix("()")
     if run.draft_beams is not None:
         shown[1] += f", draft_beams={run.draft_beams}"
-    return [run.name, *shown, lenience, *rule, sampling]
+    return run.name, *shown, lenience, rule, sampling
 
 
 def _settings_text(settings: dict[str, object]) -> str:

@@ -125,15 +125,11 @@ def record(
                 import_file, output, only.target, only.sampling, only.generation, fresh=results.fresh
             )
         else:
-            recorded = RecordOptions(
-                rows=how.rows or 8,
-                samples=how.samples or 1,
-                hidden=how.hidden,
-                hidden_type=how.hidden_dtype,
-                top_k=how.keep_top or 0,
-                gamma=how.gamma or 8 if how.timings else None,
-            )
+            asked = given(how)
+            if asked.pop("timings", False):
+                asked.setdefault("gamma", 8)
             with pooled(ray, progress) as pool:
+                recorded = RecordOptions(**asked)
                 found = record_study(loaded, output, progress, recorded, fresh=results.fresh, pool=pool)
     _show(found, output, study)
 

@@ -3,23 +3,19 @@
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from specdec_core.costs.forecast import requested_seconds
-from specdec_core.costs.step_costs import Machine, StepCosts, settings_key
+from specdec_core.costs.step_costs import FilePart, Machine, StepCosts, settings_key
 from specdec_core.interface.errors import ConfigError, reading, unknown_name
-from specdec_core.interface.files import writing_file
+from specdec_core.interface.files import write_text_file
 from specdec_core.interface.validated import validated
 
 Rate = Annotated[float, Field(ge=0, le=1)]
 """A share, from 0 to 1."""
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
-
-
-class Acceptance(_Part):
+class Acceptance(FilePart):
     """How often a drafter's tokens are accepted at one temperature."""
 
     temperature: Annotated[float, Field(ge=0)]
@@ -60,7 +56,7 @@ class Acceptance(_Part):
         return requested_seconds(step, self.drafted[: len(step) - 1])
 
 
-class DrafterMeasurement(_Part):
+class DrafterMeasurement(FilePart):
     """The measurement of one drafter."""
 
     name: str
@@ -75,7 +71,7 @@ class DrafterMeasurement(_Part):
     """Times of its steps on this machine, by the length k = 0, 1, ... gamma of their draft."""
 
 
-class Measurement(_Part):
+class Measurement(FilePart):
     """The result of `specdec measure`."""
 
     specdec_measurement: Literal[1] = 1
@@ -142,5 +138,4 @@ def read_measurement(path: Path) -> Measurement:
 
 def write_measurement(path: Path, measurement: Measurement) -> None:
     """Write a measurement atomically."""
-    with writing_file(path) as temporary:
-        temporary.write_text(measurement.model_dump_json(indent=2) + "\n", encoding="utf-8")
+    write_text_file(path, measurement.model_dump_json(indent=2) + "\n")

@@ -49,10 +49,14 @@ Timings = Mapping[int, Sequence[float]]
 _Averages = tuple[tuple[float, ...], tuple[float, ...]]
 
 
-class StepCosts(BaseModel):
-    """Seconds of a step by the length k = 0, 1, ... of its longest draft, with one target and one drafter."""
+class FilePart(BaseModel):
+    """Base of what a file holds: unknown keys are errors, and values are frozen."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+
+class StepCosts(FilePart):
+    """Seconds of a step by the length k = 0, 1, ... of its longest draft, with one target and one drafter."""
 
     verify: Annotated[tuple[Seconds, ...], Field(min_length=1)]
     """T(k): the target's forward pass over k + 1 positions, and the acceptance. A median, which disturbed steps do

@@ -121,6 +121,12 @@ def writing_file(path: Path) -> Iterator[Path]:
         temporary.replace(final)
 
 
+def write_text_file(path: Path, text: str) -> None:
+    """Write a text file in UTF-8, as `writing_file` does."""
+    with writing_file(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+
+
 @contextmanager
 def writing_folder(path: Path) -> Iterator[Path]:
     """Yield an empty folder that is moved to its final name when the block succeeds.

@@ -11,7 +11,7 @@ from typing import Any
 from specdec_core.cluster import Pool, pooled
 from specdec_core.decoding.arguments import make_controller
 from specdec_core.interface import ConfigError, Progress
-from specdec_core.interface.files import writing_file
+from specdec_core.interface.files import write_text_file
 from specdec_core.offline.record.format import HEADER
 from specdec_core.offline.record.recording import RecordOptions, record_study
 from specdec_core.offline.record.store import read_record
@@ -86,8 +86,7 @@ def tune(
     data = _winning_study(study, winners)
     if output is None:
         return Tuning(replayed, live, data)
-    with writing_file(file := output / "best.yaml") as temporary:
-        temporary.write_text(written_yaml(data), encoding="utf-8")
+    write_text_file(file := output / "best.yaml", written_yaml(data))
     return Tuning(replayed, live, data, (file, *live.files))
 
 

@@ -8,7 +8,7 @@ from pprint import pformat
 from typing import Any
 
 from specdec_core.interface.errors import ConfigError, shortened
-from specdec_core.interface.files import check_output, writing_file
+from specdec_core.interface.files import check_output
 
 _WIDTH = 100
 _PLACEHOLDER = re.compile(r"\$(\w+)")
@@ -38,12 +38,6 @@ def check_module(path: Path, source: str, overwrite: bool) -> None:
     check_output(path, overwrite=True)
     if path.exists() and not overwrite and path.read_text(encoding="utf-8") != source:
         raise ConfigError(f"{path} exists already; pass --overwrite to replace it, or give another folder.")
-
-
-def write_module(path: Path, source: str) -> None:
-    """Write a module."""
-    with writing_file(path) as temporary:
-        temporary.write_text(source, encoding="utf-8")
 
 
 def _filled(line: str, values: Mapping[str, Any]) -> str:

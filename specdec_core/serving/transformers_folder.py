@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from specdec_core.interface.errors import ConfigError, ModelError
+from specdec_core.interface.files import write_text_file
 from specdec_core.models.load.resolve import model_files
-from specdec_core.serving.generated import check_module, module_source, write_module
+from specdec_core.serving.generated import check_module, module_source
 
 _GENERATE = '''\
 """Speculative decoding, written by `specdec export --to transformers`.
@@ -54,7 +55,7 @@ def write_folder(folder: Path, model: str | None, given: Mapping[str, Any], over
             f"{folder} does not hold a model (config.json is missing); --model names the one to serve, whose "
             "files are then linked there."
         )
-    write_module(path, source)
+    write_text_file(path, source)
     return path
 
 

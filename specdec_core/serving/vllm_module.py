@@ -13,11 +13,11 @@ from typing import Any, cast
 
 from specdec_core.interface import DrafterConfig, PluginConfig
 from specdec_core.interface.errors import ConfigError, exception_text
-from specdec_core.interface.files import check_output, writing_folder
+from specdec_core.interface.files import check_output, write_text_file, writing_folder
 from specdec_core.registry.nesting import dotted
 from specdec_core.registry.registry import Registry
 from specdec_core.registry.requirements import beyond_token_ids
-from specdec_core.serving.generated import check_module, module_source, write_module
+from specdec_core.serving.generated import check_module, module_source
 
 _MODULE = '''\
 """A drafter for vLLM, written by `specdec export --to vllm`.
@@ -145,7 +145,7 @@ def write_proposer(path: Path, given: str | Mapping[str, Any], command: str, ove
     values = {"command": command, "settings": given, "folder": str(Path.cwd())}
     source = module_source(_MODULE, values)
     check_module(path, source, overwrite)
-    write_module(path, source)
+    write_text_file(path, source)
 
 
 def module_name(name: str) -> str:

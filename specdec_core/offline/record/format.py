@@ -12,10 +12,10 @@ from typing import Annotated, Any, Literal, Self, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 from safetensors import safe_open
 
-from specdec_core.costs.step_costs import Machine, Seconds, Spread, StepCosts
+from specdec_core.costs.step_costs import FilePart, Machine, Seconds, Spread, StepCosts
 from specdec_core.interface.errors import ConfigError, differences
 from specdec_core.interface.settings import GenerationSettings, SamplingSettings, TargetConfig
 from specdec_core.models.load.resolve import model_folder
@@ -59,17 +59,13 @@ class RecordedText:
     top_probabilities: NDArray[np.float32] | None = None
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
-
-
 def unreplayable(generation: GenerationSettings) -> list[str]:
     """Return the settings that no replay knows: a record holds texts, and p without a constraint."""
     fields, names = GenerationSettings.model_fields, ("constraint", "beams", "min_new_tokens")
     return [name for name in names if getattr(generation, name) != fields[name].default]
 
 
-class RecordedPrompts(_Part):
+class RecordedPrompts(FilePart):
     """Where the prompts of a part come from."""
 
     settings: dict[str, Any] | None = None
@@ -82,7 +78,7 @@ class RecordedPrompts(_Part):
     """Digest of their token ids."""
 
 
-class TextLine(_Part):
+class TextLine(FilePart):
     """A line of `task-N.jsonl`: a text with its prompt. A log to import has the same lines.
 
     A line without tokens is a turn that was not decoded, as its conversation had outgrown the context.
@@ -98,7 +94,7 @@ class TextLine(_Part):
     """Where the prompt comes from."""
     group: tuple[str, ...] = ()
     """The prompt's values of the columns that group the prompts, such as the category."""
-    metadata: dict[str, str | int | float | None] = {}
+    metadata: dict[str, str | int | float | None] = Field(default_factory=dict)
     """What drafters are told of the prompt, such as its user."""
     turn: Annotated[int, Field(ge=1)] = 1
     """Number of the turn in its conversation."""
@@ -151,7 +147,7 @@ class TextLine(_Part):
         )
 
 
-class PartHeader(_Part):
+class PartHeader(FilePart):
     """Settings of the texts of one task."""
 
     task: str | None = None
@@ -166,7 +162,7 @@ class PartHeader(_Part):
     """Number of texts when the part is whole: prompts times samples."""
 
 
-class VerifyTimes(_Part):
+class VerifyTimes(FilePart):
     """T(k) of the machine that recorded: median seconds of a step by the length k = 0, 1, ... of its draft."""
 
     device: str
@@ -185,7 +181,7 @@ class VerifyTimes(_Part):
         return Machine("recorded", self.device, target)
 
 
-class RecordHeader(_Part):
+class RecordHeader(FilePart):
     """The content of `record.json`."""
 
     specdec_record: Literal[1] = 1

@@ -65,8 +65,8 @@ class RecordOptions:
         rows: Number of texts that are decoded together.
         samples: Number of texts of each prompt where the target samples; greedy decoding has one.
         hidden: Whether to store the hidden states, which drafters such as heads read.
-        hidden_type: Their number format; None for float32 where the target computes in it, else float16.
-        top_k: Number of most probable tokens to store at each position, with their probabilities.
+        hidden_dtype: Their number format; None for float32 where the target computes in it, else float16.
+        keep_top: Number of most probable tokens to store at each position, with their probabilities.
         gamma: The longest draft whose verification is timed, for T(k); None times nothing.
         timings: Number of timings of each draft length.
     """
@@ -74,8 +74,8 @@ class RecordOptions:
     rows: int = 8
     samples: int = 1
     hidden: bool = False
-    hidden_type: HiddenType | None = None
-    top_k: int = 0
+    hidden_dtype: HiddenType | None = None
+    keep_top: int = 0
     gamma: int | None = None
     timings: int = 20
 
@@ -263,11 +263,11 @@ def _outline(job: TargetJob, tasks: Sequence[Task], options: RecordOptions) -> O
         max_length=target.family.max_positions if switched else target.max_positions,
         most_uncached=target.most_uncached,
         hidden_size=target.features.hidden_size if options.hidden and target.features is not None else None,
-        top_k=min(options.top_k, target.vocab_size),
+        top_k=min(options.keep_top, target.vocab_size),
         versions=library_versions(),
         parts=tuple(part.header for part in parts),
     )
-    hidden = options.hidden_type or ("float32" if target.model.dtype == torch.float32 else "float16")
+    hidden = options.hidden_dtype or ("float32" if target.model.dtype == torch.float32 else "float16")
     return Outline(header, parts, Kept(hidden if options.hidden else None, header.top_k), target.tokenizer)
 
 

@@ -17,7 +17,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import load_file, save_file
 
 from specdec_core.interface.errors import ConfigError, differences, reading
-from specdec_core.interface.files import input_path, writing_file
+from specdec_core.interface.files import input_path, write_text_file, writing_file
 from specdec_core.interface.validated import validated
 from specdec_core.offline.record.format import (
     HEADER,
@@ -267,5 +267,4 @@ def check_folder(path: Path) -> None:
 
 
 def _write_header(path: Path, header: RecordHeader) -> None:
-    with writing_file(path / HEADER) as temporary:
-        temporary.write_text(header.model_dump_json(indent=2) + "\n", encoding="utf-8")
+    write_text_file(path / HEADER, header.model_dump_json(indent=2) + "\n")

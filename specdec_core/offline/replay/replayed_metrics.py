@@ -119,38 +119,17 @@ class ExpectedCounts:
         verified: Floats = self.verified_at.sum(axis=1)
         return verified - self.accepted
 
-    @property
-    def first_draft_calls(self) -> Floats:
-        """`[N]`, the part of `draft_calls` that belongs to the first steps."""
-        length = self.first_length @ np.arange(self.first_length.shape[1])
-        return np.maximum(length, 1 - self.first_asked[:, 0])
-
 
 def expected_counts(texts: Sequence[DraftedText], gamma: int) -> ExpectedCounts:
     """Return the expected counts of decoding texts with a fixed gamma, each in a separate batch.
 
     Args:
-        texts: What is known of drafts along each text; their K is at least gamma.
+        texts: What is known of drafts along each text, at least one; their K is at least gamma, and none is empty.
         gamma: Tokens asked for in every step, at least 0.
-
-    Raises:
-        ValueError: `gamma` is out of range, or a text is empty.
     """
-    _check(texts, gamma)
     parts = [_counts_of(part, gamma) for part in _parts(texts, gamma)]
     names = [field.name for field in fields(ExpectedCounts)]
     return ExpectedCounts(**{name: np.concatenate([getattr(one, name) for one in parts]) for name in names})
-
-
-def _check(texts: Sequence[DraftedText], gamma: int) -> None:
-    if not texts:
-        raise ValueError("no text was given")
-    most = min(text.accept.shape[1] for text in texts)
-    if not 0 <= gamma <= most:
-        raise ValueError(f"gamma must be from 0 to {most}, the longest draft that is known; given {gamma!r}")
-    for number, text in enumerate(texts):
-        if not len(text.accept):
-            raise ValueError(f"text {number} has no tokens")
 
 
 def _parts(texts: Sequence[DraftedText], gamma: int) -> Iterator[Sequence[DraftedText]]:
@@ -447,6 +426,7 @@ def expected_metrics(
 def _exact(counts: ExpectedCounts, tokens: NDArray[np.float64], costs: StepCosts | None) -> Replayed:
     by_length = counts.steps_by_length.sum(axis=0)
     calls = float(counts.draft_calls.sum())
+    drafted_first = counts.first_length @ np.arange(counts.first_length.shape[1])
     steps = float(counts.steps.sum())
     values: dict[str, Any] = {
         "tokens": int(tokens.sum()),
@@ -459,7 +439,7 @@ def _exact(counts: ExpectedCounts, tokens: NDArray[np.float64], costs: StepCosts
         "verified_at": _trimmed(counts.verified_at.sum(axis=0)),
         "accepted_at": _trimmed(counts.accepted_at.sum(axis=0)),
         "draft_calls": calls,
-        "timed_draft_calls": calls - float(counts.first_draft_calls.sum()),
+        "timed_draft_calls": calls - float(np.maximum(drafted_first, 1 - counts.first_asked[:, 0]).sum()),
         "steps_asked": _trimmed(counts.steps_by_asked.sum(axis=0)),
         "times": tuple(StepTimes(steps=value) for value in _trimmed(by_length)),  # type: ignore[arg-type]
     }

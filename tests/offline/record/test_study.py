@@ -76,7 +76,7 @@ def test_sample_0_is_the_baseline_and_sample_s_that_of_repeated_prompts(study, m
 
 
 def test_the_header_says_what_a_drafter_must_know(study, model_folder, tmp_path):
-    record = record_study(study, tmp_path / "r", Watcher(), RecordOptions(hidden=True, top_k=2))
+    record = record_study(study, tmp_path / "r", Watcher(), RecordOptions(hidden=True, keep_top=2))
     loaded, header = load_model(model_folder), record.header
     assert (header.vocab_size, header.eos_ids, header.max_length) == (9, loaded.eos_ids, loaded.max_positions)
     assert header.fingerprint == loaded.features.fingerprint()
