@@ -1,7 +1,4 @@
-"""Index pages list the pages of their sections with their first sentences."""
-
-import re
-from types import SimpleNamespace
+"""Index pages list pages with their first sentences; that they list all is tested on the built site."""
 
 import pytest
 
@@ -28,22 +25,3 @@ sections = load(ROOT / "docs" / "hooks.py").sections
 )
 def test_a_summary_is_the_first_sentence(content, sentence):
     assert sections.summary(content) == sentence
-
-
-def test_an_index_page_lists_pages_and_the_sections_inside():
-    def page(title, url):
-        return SimpleNamespace(
-            title=title, url=url, content=f"<p>Of {title}. More.</p>", is_page=True, is_section=False
-        )
-
-    index = page("Guides", "guides/index.html")
-    inner = SimpleNamespace(
-        title="Inner", children=[page("B & C", "guides/b.html")], is_page=False, is_section=True
-    )
-    index.parent = SimpleNamespace(children=[index, page("A", "a.html"), inner])
-    items = re.findall(r"<li>(?:<a href=\"(.*?)\">(.*?)</a>: (.*?)</li>|(.*?)<ul>)", sections.listing(index))
-    assert items == [
-        ("../a.html", "A", "Of A.", ""),
-        ("", "", "", "Inner"),
-        ("b.html", "B &amp; C", "Of B & C.", ""),
-    ]

@@ -176,6 +176,11 @@ def test_quantization_that_cannot_work_is_refused_with_the_reason(folder, settin
         load_model("llama", folder=folder, quantization_config=settings)
 
 
+def say_quantized(checkpoint, settings):
+    config = json.loads((checkpoint / "config.json").read_text())
+    (checkpoint / "config.json").write_text(json.dumps({**config, "quantization_config": settings}))
+
+
 @pytest.mark.parametrize(
     ("settings", "install"),
     [
@@ -187,8 +192,7 @@ def test_quantization_that_cannot_work_is_refused_with_the_reason(folder, settin
 def test_a_quantized_checkpoint_names_the_missing_package(folder, tmp_path, absent, settings, install):
     absent("torchao", "bitsandbytes", "optimum", "gptqmodel")
     shutil.copytree(folder / "llama", tmp_path, dirs_exist_ok=True)
-    config = json.loads((tmp_path / "config.json").read_text())
-    (tmp_path / "config.json").write_text(json.dumps({**config, "quantization_config": settings}))
+    say_quantized(tmp_path, settings)
     with pytest.raises(ModelError, match=install):
         load_model(tmp_path)
 
@@ -241,18 +245,12 @@ def test_a_checkpoint_that_is_quantized_loads_as_it_is_and_is_not_quantized_twic
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_weights_in_fp8_are_dequantized_without_a_gpu_and_decode_like_generate(folder, tmp_path, dtype):
     pytest.importorskip("accelerate")
-    shutil.copytree(folder / "wide", tmp_path, dirs_exist_ok=True)
-    weights = {}
-    for name, weight in load_file(tmp_path / "model.safetensors").items():
-        if name.endswith("_proj.weight"):
-            weights[f"{name}_scale_inv"] = weight.abs().amax().reshape(1, 1) / 448
-            weights[name] = (weight / weights[f"{name}_scale_inv"]).to(torch.float8_e4m3fn)
-        else:
-            weights[name] = weight.to(torch.bfloat16)
+    load_model("wide", folder=folder, dtype="bfloat16").model.save_pretrained(tmp_path)
+    weights = load_file(tmp_path / "model.safetensors")
+    for name in [name for name in weights if name.endswith("_proj.weight")]:
+        weights |= {name: weights[name].to(torch.float8_e4m3fn), f"{name}_scale_inv": torch.ones(1, 1)}
     save_file(weights, tmp_path / "model.safetensors", metadata={"format": "pt"})
-    settings = {"quant_method": "fp8", "weight_block_size": [128, 128]}
-    config = json.loads((tmp_path / "config.json").read_text())
-    (tmp_path / "config.json").write_text(json.dumps({**config, "quantization_config": settings}))
+    say_quantized(tmp_path, {"quant_method": "fp8", "weight_block_size": [128, 128]})
     loaded = load_model(tmp_path, dtype=dtype)
     assert {weight.dtype for weight in loaded.model.parameters()} == {getattr(torch, dtype)}
     assert greedy(loaded) == generated(loaded)
