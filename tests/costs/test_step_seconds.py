@@ -6,11 +6,7 @@ from hypothesis import strategies as st
 
 from specdec_core.costs.forecast import best_gamma, improvement_at_cost
 from specdec_core.costs.step_costs import step_seconds
-from specdec_core.theory.speed import (
-    expected_tokens,
-    expected_tokens_by_position,
-    walltime_improvement,
-)
+from specdec_core.theory.speed import expected_tokens, expected_tokens_by_position, walltime_improvement
 
 rates = st.lists(st.floats(0, 1), min_size=1, max_size=6)
 seconds = st.lists(st.floats(0.01, 10), min_size=1, max_size=12)

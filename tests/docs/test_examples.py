@@ -17,12 +17,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from specdec_core import (
-    Decoder,
-    GenerationSettings,
-    SamplingSettings,
-    TargetInfo,
-)
+from specdec_core import Decoder, GenerationSettings, SamplingSettings, TargetInfo
 from specdec_core.cli.check import _SLOW
 from specdec_core.cli.main import app
 from specdec_core.decoding.drawing import DraftRecorder

@@ -2,9 +2,7 @@
 
 from dataclasses import replace
 
-from specdec_core.interface import (
-    PluginConfig,
-)
+from specdec_core.interface import PluginConfig
 from specdec_core.models import LoadedModel
 from specdec_drafters.hierarchical import HierarchicalDrafter
 from specdec_drafters.settings import HierarchicalConfig

@@ -5,9 +5,7 @@ import json
 
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import (
-    DeepseekV3Config,
-)
+from transformers import DeepseekV3Config
 from transformers.modeling_layers import MtpModel
 
 from specdec_core.testing.harness.tiny_target import random_model

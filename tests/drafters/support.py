@@ -9,17 +9,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from specdec_core.decoding.drawing import DraftRecorder
-from specdec_core.interface import (
-    Candidates,
-    Dense,
-    Drafter,
-    DraftRequest,
-    DraftSession,
-    Outcome,
-    Proposal,
-    SessionInfo,
-    TokenTree,
-)
+from specdec_core.interface import Candidates, Dense, Outcome, Proposal, TokenTree
+from specdec_core.interface.drafter import Drafter, DraftRequest, DraftSession, SessionInfo
 from specdec_core.interface.settings import SamplingSettings
 from specdec_core.interface.tree import TreeShape
 from specdec_core.models import LoadedModel

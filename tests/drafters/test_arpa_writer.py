@@ -5,10 +5,7 @@ import pytest
 
 from specdec_drafters.ngram.arpa import read_arpa, write_arpa
 from specdec_drafters.ngram.kneser_ney import fit
-from tests.drafters.ngram_models import (
-    LN_10,
-    sentences_of,
-)
+from tests.drafters.ngram_models import LN_10, sentences_of
 
 V = 1000
 MODELS = [("tiny", 1), ("tiny", 5), ("small", 3), ("tokens", 2), ("tokens", 4)]

@@ -8,20 +8,8 @@ import torch
 from specdec_core.decoding.decoder import Decoder
 from specdec_core.decoding.drawing import DraftRecorder
 from specdec_core.decoding.observers import Observer
-from specdec_core.interface import (
-    LAST_HIDDEN,
-    Dense,
-    Drafter,
-    DraftSession,
-    Outcome,
-    PluginConfig,
-    PluginError,
-    PointMass,
-    Proposal,
-    SessionInfo,
-    Sparse,
-    TargetInfo,
-)
+from specdec_core.interface import Dense, Outcome, PluginConfig, PluginError, PointMass, Proposal, Sparse
+from specdec_core.interface.drafter import LAST_HIDDEN, Drafter, DraftSession, SessionInfo, TargetInfo
 from specdec_core.interface.settings import GenerationSettings, SamplingSettings
 from specdec_core.sampling.generators import RowGenerators
 from specdec_core.sampling.logits import LogitsToProbs

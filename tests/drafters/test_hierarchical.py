@@ -7,11 +7,7 @@ from pydantic import ValidationError
 
 from specdec_core import default_registry
 from specdec_core.decoding.decoder import Decoder
-from specdec_core.interface import (
-    BestFirstTree,
-    PluginConfig,
-    TokenTree,
-)
+from specdec_core.interface import BestFirstTree, PluginConfig, TokenTree
 from specdec_core.interface.errors import ConfigError, PluginWarning
 from specdec_core.interface.settings import GenerationSettings, SamplingSettings
 from specdec_core.models import wrap_model

@@ -7,13 +7,7 @@ from hypothesis import strategies as st
 
 from specdec_core.interface import ConfigError
 from specdec_drafters.ngram.kneser_ney import FALLBACK_DISCOUNTS, discounts_of, fit
-from tests.drafters.ngram_models import (
-    DATA,
-    arpa_entries,
-    assert_same_entries,
-    level_entries,
-    sentences_of,
-)
+from tests.drafters.ngram_models import DATA, arpa_entries, assert_same_entries, level_entries, sentences_of
 
 REFERENCES = [("tiny", 5), ("small", 2), ("small", 3), ("tokens", 1), ("tokens", 2)]
 

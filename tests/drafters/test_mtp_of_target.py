@@ -6,12 +6,7 @@ import json
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import (
-    AutoModelForCausalLM,
-    AutoModelForImageTextToText,
-    GenerationConfig,
-    LogitsProcessorList,
-)
+from transformers import AutoModelForCausalLM, AutoModelForImageTextToText, GenerationConfig, LogitsProcessorList
 from transformers.generation.candidate_generator import MTPCandidateGenerator
 from transformers.modeling_layers import MtpModel
 

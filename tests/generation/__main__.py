@@ -9,8 +9,6 @@ What ours does not do is listed in expected.yaml, with the reason. Exit status: 
 expected there (a failure, or a success), or than in the file.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import re

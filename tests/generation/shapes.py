@@ -3,8 +3,6 @@
 Each shape calls `Case.plain` and `Case.ours`, and raises an AssertionError where they differ.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The harness of generation tests tells what is expected from what is not; `.ci/run generation` runs all of it."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

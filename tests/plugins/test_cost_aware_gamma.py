@@ -10,10 +10,7 @@ from pydantic import ValidationError
 
 from specdec_core.interface import BatchInfo, Outcome, StepReport
 from specdec_core.interface.controllers import FixedGamma, FixedGammaConfig
-from specdec_plugins.gamma.cost_aware import (
-    CostAwareGamma,
-    CostAwareGammaConfig,
-)
+from specdec_plugins.gamma.cost_aware import CostAwareGamma, CostAwareGammaConfig
 from tests.plugins.cost_aware_simulation import Drafter, Machine, Simulation, by_position, changing, constant
 
 FIXED = (0, 1, 2, 3, 4, 6, 8)

@@ -1,7 +1,5 @@
 """Drawing from a few candidates, held against the same log weights written out."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Drawing by inversion: the same index as with running sums over the whole row, for every number."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

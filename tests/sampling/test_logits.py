@@ -1,7 +1,5 @@
 """Sampling settings give the distribution that the model's own `generate` samples from."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from pydantic import ValidationError

@@ -1,7 +1,5 @@
 """Compile the simulated device, once per source, compiler, torch and Python."""
 
-from __future__ import annotations
-
 import hashlib
 import importlib
 import os

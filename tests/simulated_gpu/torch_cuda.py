@@ -1,7 +1,5 @@
 """Names of `torch.cuda` on the simulated device: one stream, events without time, graphs that record operators."""
 
-from __future__ import annotations
-
 import contextlib
 from types import ModuleType, SimpleNamespace
 from typing import Any

@@ -15,10 +15,7 @@ from specdec_core.decoding.decoder import Decoder
 from specdec_core.interface import ConfigError, ModelError
 from specdec_core.interface.errors import PromptError
 from specdec_core.study.report.result_files import first_outputs, write_results
-from specdec_core.study.report.summary import (
-    RunSummary,
-    summarize,
-)
+from specdec_core.study.report.summary import RunSummary, summarize
 from specdec_core.study.report.tables import request_table, results_table
 from specdec_core.study.run.finished_repeats import Output, Repeats
 from specdec_core.study.run.runner import run_study

@@ -9,25 +9,18 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from specdec_core.interface import (
-    LAST_HIDDEN,
+from specdec_core.interface import LAST_HIDDEN, Drafter, DraftRequest, DraftSession, SessionInfo, TargetInfo
+from specdec_core.interface.base_drafters import draw_tree
+from specdec_core.interface.controllers import (
     BatchInfo,
-    Drafter,
-    DraftRequest,
-    DraftSession,
     GammaController,
     GammaSession,
-    LenienceConfig,
     LenienceController,
     LenienceSession,
-    Outcome,
-    PluginConfig,
-    Proposal,
-    SessionInfo,
-    StepReport,
-    TargetInfo,
 )
-from specdec_core.interface.base_drafters import draw_tree
+from specdec_core.interface.outcome import Outcome, StepReport
+from specdec_core.interface.proposal import Proposal
+from specdec_core.interface.spec import LenienceConfig, PluginConfig
 from tests.toys import RememberingDrafter
 
 

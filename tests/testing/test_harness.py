@@ -20,13 +20,7 @@ from specdec_core.testing.harness.enumeration import (
     require_distribution,
 )
 from specdec_core.testing.harness.state import changed_globals, global_state, restored_globals
-from specdec_core.testing.harness.tiny_target import (
-    EOS,
-    PROMPT,
-    discard_modified,
-    tiny_target,
-    uncached_logits,
-)
+from specdec_core.testing.harness.tiny_target import EOS, PROMPT, discard_modified, tiny_target, uncached_logits
 
 
 class TestStatistics:

@@ -1,7 +1,5 @@
 """Algorithm 1 as a pure function, compared with exact probabilities."""
 
-from __future__ import annotations
-
 import itertools
 
 import pytest

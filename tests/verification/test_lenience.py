@@ -1,7 +1,5 @@
 """Lenience: acceptance, the bound p(x) / l on every token, and the total variation, compared with the proofs."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

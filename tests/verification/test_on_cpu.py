@@ -1,7 +1,5 @@
 """Algorithm 1 on a CPU gives what the tensor functions give, whose distribution the other tests prove."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

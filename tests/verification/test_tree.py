@@ -4,8 +4,6 @@ The random numbers are integrated out. Each one decides by a threshold (a node i
 follows grows with it), which bisection finds; so nothing here is a sample, and no formula of the rule is repeated.
 """
 
-from __future__ import annotations
-
 import functools
 import itertools
 from collections import defaultdict

@@ -4,13 +4,7 @@ import pytest
 import torch
 
 from specdec_drafters.training import losses
-from specdec_drafters.training.losses import (
-    TV_SCALE,
-    cross_entropy,
-    distillation,
-    overlap,
-    tv_share,
-)
+from specdec_drafters.training.losses import TV_SCALE, cross_entropy, distillation, overlap, tv_share
 
 N, V = 7, 11
 

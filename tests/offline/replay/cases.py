@@ -8,29 +8,15 @@ from typing import Any
 import numpy as np
 import torch
 
-from specdec_core.interface import (
-    Candidates,
-    DeterministicDrafter,
-    Drafter,
-    DraftRequest,
-    DraftSession,
-    PluginConfig,
-    Proposal,
-    SessionInfo,
-    Sparse,
-    TargetInfo,
-)
+from specdec_core.interface import Candidates, DeterministicDrafter, PluginConfig, Proposal, Sparse
+from specdec_core.interface.drafter import Drafter, DraftRequest, DraftSession, SessionInfo, TargetInfo
 from specdec_core.interface.settings import SamplingSettings
 from specdec_core.models import LoadedModel
 from specdec_core.testing.harness.tiny_target import uncached_logits
 from specdec_core.testing.harness.toys import Gamma, Hierarchy, TableDrafter
 from specdec_drafters.chain import ChainDrafter
 from specdec_drafters.settings import ChainConfig
-from tests.offline.replay.support import (
-    QOf,
-    probabilities,
-    small_target,
-)
+from tests.offline.replay.support import QOf, probabilities, small_target
 
 VOCAB = 4
 INFO = TargetInfo(vocab_size=VOCAB)

@@ -8,16 +8,8 @@ import pytest
 
 from specdec_core.costs.step_costs import StepCosts
 from specdec_core.decoding.decoder import Decoder
-from specdec_core.interface import (
-    ConfigError,
-    GammaController,
-    GammaSession,
-    PluginConfig,
-    PluginError,
-    StepReport,
-    TokenTree,
-)
-from specdec_core.interface.controllers import FixedGamma, FixedGammaConfig
+from specdec_core.interface import ConfigError, PluginConfig, PluginError, StepReport, TokenTree
+from specdec_core.interface.controllers import FixedGamma, FixedGammaConfig, GammaController, GammaSession
 from specdec_core.interface.settings import GenerationSettings, SamplingSettings
 from specdec_core.offline.replay.replayed_metrics import TextAcceptance, expected_metrics
 from specdec_core.testing.harness.replaying import recorded_texts

@@ -12,19 +12,9 @@ import torch
 from specdec_core import default_registry
 from specdec_core.costs.step_costs import StepCosts
 from specdec_core.decoding.decoder import Decoder
-from specdec_core.interface import (
-    AutoregressiveDrafter,
-    ConfigError,
-    DraftRequest,
-    DraftSession,
-    Outcome,
-    PluginConfig,
-    PluginError,
-    Proposal,
-    RuleConfig,
-    SessionInfo,
-    TargetInfo,
-)
+from specdec_core.interface import ConfigError, Outcome, PluginConfig, PluginError, Proposal, RuleConfig
+from specdec_core.interface.base_drafters import AutoregressiveDrafter
+from specdec_core.interface.drafter import DraftRequest, DraftSession, SessionInfo, TargetInfo
 from specdec_core.interface.settings import GenerationSettings, SamplingSettings
 from specdec_core.models import LoadedModel, wrap_model
 from specdec_core.offline.record.decode import forced_pass

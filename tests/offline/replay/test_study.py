@@ -12,11 +12,7 @@ from specdec_core.cluster import LocalPool
 from specdec_core.costs.step_costs import Machine, StepCosts
 from specdec_core.decoding.arguments import make_controller
 from specdec_core.interface import ConfigError
-from specdec_core.offline.candidate_runs import (
-    default_drafters,
-    gammas_of,
-    study_of_drafters,
-)
+from specdec_core.offline.candidate_runs import default_drafters, gammas_of, study_of_drafters
 from specdec_core.offline.record.recording import RecordOptions, record_study
 from specdec_core.offline.record.store import read_record
 from specdec_core.offline.record.tasks import part_for, recorded_tasks
