@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import reprlib
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import repeat
 from time import perf_counter
 from types import MappingProxyType
 
@@ -99,6 +100,7 @@ class Proposer:
         tokens: Sequence[Sequence[int]],
         room: Sequence[int],
         hidden_states: Mapping[int, Tensor] = MappingProxyType({}),
+        waiting: Sequence[int] = (),
     ) -> tuple[Proposal, Tensor | None]:
         """Ask the drafter for a proposal.
 
@@ -106,6 +108,7 @@ class Proposer:
             tokens: The committed tokens of each sequence.
             room: The number of tokens each sequence has room for before its last one; 0 for finished sequences.
             hidden_states: Those that the drafter needs, if this step has them; see `DraftRequest`.
+            waiting: How many tokens of each sequence take the place of draft tokens; none by default.
 
         Returns:
             The proposal on the target's device, and `[B, K]`, what is wrong with it; see `validate`.
@@ -113,7 +116,9 @@ class Proposer:
         self.asked = self._nothing_asked
         session = self._draft_session
         if session is not None and self._drafter is not None:
-            budget, depth, tree = self._plan(self._drafter.clipped(tokens, room, self._guard.note))
+            budget, depth, tree = self._plan(
+                self._drafter.clipped(tokens, room, self._guard.note), waiting or repeat(0)
+            )
             if any(budget):
                 begun = perf_counter()
                 self._failures = self._failures if self._failed else 0
@@ -161,7 +166,9 @@ class Proposer:
             with self._guard.calling(self._drafter):
                 session.close()
 
-    def _plan(self, room: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...], TreeShape | None]:
+    def _plan(
+        self, room: Sequence[int], waiting: Iterable[int]
+    ) -> tuple[tuple[int, ...], tuple[int, ...], TreeShape | None]:
         """Return the budget of each sequence, the length that a path of it may have, and the tree if it is one."""
         session = self._gamma_session
         if session is not None:
@@ -171,7 +178,8 @@ class Proposer:
                     self._last_plan = checked_plan(asked, self._info.batch_size, self._max_gamma)
         plan = self._last_plan
         if isinstance(plan, tuple):
-            budget = tuple(map(min, plan, room))
+            planned = [max(most - held, 0) for most, held in zip(plan, waiting, strict=False)]
+            budget = tuple(map(min, planned, room))
             return budget, budget, None
         most = min(len(plan), self._info.max_gamma)
         depth = tuple(min(left, plan.depth) for left in room)

@@ -40,6 +40,10 @@ class Oracle(ABC):
         """Return how many tokens may be drafted for each row."""
         return [row.room for row in rows]
 
+    def waiting(self, rows: Sequence[Row]) -> Sequence[int]:
+        """Return how many tokens of each row, which are read with its draft, take the place of draft tokens."""
+        return [0] * len(rows)
+
     @abstractmethod
     def answer(self, rows: Sequence[Row], proposal: Proposal, faults: Tensor | None) -> Answered:
         """Decide how much of a draft `[B, K]` is accepted, and which token follows.
@@ -114,7 +118,8 @@ class Batch:
             proposal, faults = opening, None
         else:
             states = self.oracle.hidden_states(self.rows)
-            proposal, faults = self._proposer.propose(self._tokens, self.oracle.room(self.rows), states)
+            room, waiting = self.oracle.room(self.rows), self.oracle.waiting(self.rows)
+            proposal, faults = self._proposer.propose(self._tokens, room, states, waiting)
         proposed = perf_counter()
 
         answered = self.oracle.answer(self.rows, proposal, faults)

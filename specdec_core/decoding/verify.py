@@ -116,6 +116,16 @@ class ModelOracle(Oracle):
         pairs = zip(rows, self.session.lengths, strict=True)
         return [0 if self.session.too_many(len(row.tokens) - cached) else row.room for row, cached in pairs]
 
+    def waiting(self, rows: Sequence[Row]) -> Sequence[int]:
+        """Return how many tokens of each row take the place of draft tokens, so that all rows share a pass.
+
+        That is only where rows have to read equally many; then one that begins drafts nothing.
+        """
+        if not self.session.pairs_rows:
+            return super().waiting(rows)
+        pairs = zip(rows, self.session.lengths, strict=True)
+        return [len(row.tokens) - cached - 1 if cached else row.limit for row, cached in pairs]
+
     def answer(self, rows: Sequence[Row], proposal: Proposal, faults: Tensor | None) -> Answered:
         """Run the model over a draft, and verify it; if it turns out to be wrong itself, as if there were none.
 

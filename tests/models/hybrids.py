@@ -214,8 +214,8 @@ class Scripted(CountingDrafter):
         return [text[n] if n * 7 % 10 < self.right * 10 else (text[n] + 1) % VOCAB for n in at]
 
 
-def scripted(model, right=0.6):
-    return Scripted([prompt + generated(model, prompt) for prompt in PROMPTS], right)
+def scripted(model, right=0.6, prompts=PROMPTS):
+    return Scripted([prompt + generated(model, prompt) for prompt in prompts], right)
 
 
 def texts(loaded, drafter=None, gamma=None, prompts=PROMPTS):

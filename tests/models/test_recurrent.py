@@ -53,12 +53,21 @@ def test_greedy_texts_are_those_of_generate(family):
     assert 0 < metrics.accepted < metrics.drafted
 
 
-@pytest.mark.parametrize(("right", "gamma"), some([(0.1, 7), (0.9, 7), (0.3, 1), (0.9, 1), (0.3, 7)], 1))
-def test_a_draft_never_takes_more_passes_than_plain_decoding(right, gamma):
-    model = hybrid("qwen3_5")
-    drafted, metrics = texts(wrap_model(model), scripted(model, right), gamma)
-    assert drafted == [generated(model, prompt) for prompt in PROMPTS]
-    assert metrics.target_calls <= LENGTH
+MANY = [*PROMPTS, [8, 3], [30, 21, 22, 9, 17], [4] * 12]
+
+
+@pytest.mark.parametrize("rows", [1, 6])
+@pytest.mark.parametrize(("right", "gamma"), some([(0.3, 4), (0.1, 7), (0.9, 7), (0.3, 1), (0.9, 1)], 1))
+def test_a_draft_never_takes_more_passes_than_plain_decoding(right, gamma, rows):
+    model, taken = hybrid("qwen3_5"), []
+    loaded, drafter = wrap_model(model), scripted(model, right, MANY)
+    expected = [generated(model, prompt) for prompt in MANY[:rows]]
+    passes = count_passes(model)
+    for drafts in ((None, None), (drafter, gamma)):
+        passes.clear()
+        assert texts(loaded, *drafts, MANY[:rows])[0] == expected
+        taken.append(len(passes))
+    assert taken[1] <= taken[0] + (rows > 1)  # rows end with drafts of different lengths
 
 
 EXACT = [("rwkv", TableDrafter), ("jamba", CountingDrafter), ("zamba", TableDrafter), ("xlstm", TableDrafter)]
@@ -73,10 +82,10 @@ def test_each_decision_is_that_of_the_exact_distributions(family, drafter):
     )
     toy = drafter(lossless.VOCAB)
     exact = lossless.ExactDecisions(loaded, settings, getattr(toy, "table", None))
-    decoder = Decoder(loaded, toy, gamma=Gamma(1, 3, 0, 5), sampling=settings, strict=True)
+    decoder = Decoder(loaded, toy, gamma=Gamma(2, 4, 0, 6), sampling=settings, strict=True)
     prompts = [list(lossless.PROMPT), [4], [2, 2]]
     decoder.generate(prompts, max_new_tokens=30, ignore_eos=True, observers=[exact])
-    assert exact.drafted > 50
+    assert exact.drafted > 40
     assert exact.error < 1e-5
 
 
@@ -180,7 +189,10 @@ def test_rows_in_step_take_the_passes_of_one_row(tmp_path):
         taken.append([len(own) for own in passes])
         for own in passes:
             own.clear()
-    assert taken[0] == taken[1] == [LENGTH // 4, LENGTH // 4 * 3]
+    (target, draft), alone = taken
+    assert alone == [LENGTH // 4, LENGTH // 4 * 3]
+    assert target == alone[0] + 1  # the first of which drafts nothing
+    assert draft <= alone[1]
 
 
 def test_many_uncached_tokens_are_read_without_a_draft():
@@ -260,10 +272,17 @@ DEFECTS = {
 def test_planted_defects_are_noticed(defect, monkeypatch):
     model = hybrid("qwen3_5")
     loaded, drafter = wrap_model(model), scripted(model)
+
+    def found():
+        try:
+            return [texts(loaded, drafter, 4, rows)[0] for rows in (PROMPTS, PROMPTS[:1])]
+        except AssertionError:  # a state went back further than its tokens
+            return []
+
     expected = [generated(model, prompt) for prompt in PROMPTS]
-    assert texts(loaded, drafter, 4)[0] == expected
+    assert found() == [expected, expected[:1]]
     monkeypatch.setattr(*DEFECTS[defect])
-    assert texts(loaded, drafter, 4)[0] != expected
+    assert found() != [expected, expected[:1]]
     monkeypatch.setattr(LoadedModel, "with_own_cache", lambda loaded: loaded)  # which has no such layers
     with pytest.raises(ModelError, match="after its cache is rolled back"):
         wrap_model(model)

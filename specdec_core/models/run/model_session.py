@@ -118,6 +118,11 @@ class ModelSession:
         return {} if self._cache is None else self._cache.states(max(self.read))
 
     @property
+    def pairs_rows(self) -> bool:
+        """Whether rows share a pass only if they read equally many tokens."""
+        return len(self.lengths) > 1 and self._family.recurrent and not self._family.own_cache
+
+    @property
     def states(self) -> list[Tensor]:
         """One recurrent state of each kind and shape, in the memory that the next pass reads."""
         return self._cache.examples() if isinstance(self._cache, RecurrentCache) else []
