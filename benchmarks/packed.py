@@ -1,7 +1,7 @@
 """Packed weights on a CPU: the time of a target forward pass over one token, and over drafts of several lengths.
 
 The original and the packed target read the same tokens after the same context, interleaved. The floor is the time
-to read the weights from memory once.
+to read the weights from memory once. Reading memory on small and on huge pages is timed apart.
 
     python benchmarks/packed.py
     python benchmarks/packed.py --target builtin:target --inflate-layers 0
@@ -16,6 +16,7 @@ import torch
 from _common import floor_seconds, forward_pass, interleaved, ratios, report, spread
 
 from specdec_core.models import inflate, load_model, pack
+from specdec_core.models.device import has_huge_pages, use_huge_pages
 
 
 def main() -> None:
@@ -43,8 +44,26 @@ def main() -> None:
             drafted: ratios(seconds[f"{drafted} original"], seconds[f"{drafted} packed"])
             for drafted in options.drafted
         },
+        "reading_small_over_huge_pages": huge_pages(options.repeats) if has_huge_pages() else None,
     }
     report(result)
+
+
+def huge_pages(repeats: int) -> dict[str, float]:
+    """Time reading memory on small pages over reading it on huge ones, for several blocks of each."""
+    kinds = {"small": lambda _: None, "huge": use_huge_pages}
+    functions = {}
+    for number in range(12):
+        name = ["small", "huge"][number % 2]
+        block = torch.empty(2**24)  # too large for memory that was freed before
+        kinds[name](block)
+        functions[f"{name} {number}"] = block.fill_(1).sum
+    seconds, _ = interleaved(functions, repeats)
+    sums = {
+        name: [sum(turn) for turn in zip(*(runs for key, runs in seconds.items() if name in key), strict=True)]
+        for name in kinds
+    }
+    return ratios(sums["small"], sums["huge"])
 
 
 def parse() -> argparse.Namespace:

@@ -28,6 +28,8 @@ class Stopped(KeyboardInterrupt):
 
 def main() -> None:
     """Run the command line."""
+    # Of torch, which reads it before it allocates the first tensor; see `use_huge_pages`.
+    os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
     _handle(_end_at_once)  # there is nothing yet to tidy up, and an exception in an import may be lost
     from specdec_core.cli.main import main as run
 

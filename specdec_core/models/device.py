@@ -5,10 +5,11 @@ Other modules pass a `torch.device` along, and copy tensors with `moved` and num
 
 from __future__ import annotations
 
+import ctypes
 import platform
 import re
 from collections.abc import Callable, Sequence
-from functools import wraps
+from functools import cache, wraps
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
@@ -18,6 +19,9 @@ from torch import Tensor
 from specdec_core.interface.errors import ModelError
 
 _CPU = torch.device("cpu")
+_HUGE_PAGE = 2 * 2**20
+_ADVICE = (14, 25)
+"""Of `madvise`: MADV_HUGEPAGE, for pages that are not in use yet, and MADV_COLLAPSE, for those that are."""
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
@@ -70,11 +74,40 @@ def parse_dtype(dtype: str, device: torch.device) -> torch.dtype | str:
 
 
 def describe_device(device: torch.device) -> str:
-    """Return a device with its hardware, for results: `cuda:0 (NVIDIA H100)`, `cpu (x86_64, 2 threads)`."""
+    """Return a device with its hardware: `cuda:0 (NVIDIA H100)`, `cpu (x86_64, 2 threads, huge pages)`."""
     if device.type == "cuda":
         index = torch.cuda.current_device() if device.index is None else device.index
         return f"cuda:{index} ({torch.cuda.get_device_name(device)})"
-    return f"{device} ({platform.machine()}, {torch.get_num_threads()} threads)"
+    pages = ", huge pages" if has_huge_pages() else ""
+    return f"{device} ({platform.machine()}, {torch.get_num_threads()} threads{pages})"
+
+
+@cache
+def has_huge_pages() -> bool:
+    """Return whether the kernel gives huge pages to those who ask: Linux, unless it is set to `never`."""
+    try:
+        return "[never]" not in Path("/sys/kernel/mm/transparent_hugepage/enabled").read_text()
+    except OSError:
+        return False
+
+
+def use_huge_pages(*tensors: Tensor) -> None:
+    """Move tensors on the CPU to huge pages, where the kernel has them: large ones are then read faster.
+
+    With pages of 4 KiB, the CPU spends a third of the time of reading weights on looking up where they are.
+
+    Args:
+        tensors: On any device. What they occupy in whole huge pages is moved.
+    """
+    if not has_huge_pages():
+        return
+    for tensor in tensors:
+        storage = tensor.untyped_storage()
+        if storage.device.type == "cpu" and storage.nbytes() >= 2 * _HUGE_PAGE:
+            begin = -(-storage.data_ptr() // _HUGE_PAGE) * _HUGE_PAGE
+            size = (storage.data_ptr() + storage.nbytes() - begin) // _HUGE_PAGE * _HUGE_PAGE
+            for advice in _ADVICE:  # refused for files that are mapped, which is no failure
+                ctypes.CDLL(None).madvise(ctypes.c_void_p(begin), ctypes.c_size_t(size), advice)
 
 
 def available_memory(device: torch.device = _CPU) -> int | None:

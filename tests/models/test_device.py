@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 import torch
 
 from specdec_core.interface.errors import ModelError
-from specdec_core.models.device import describe_device, fetched, fetched_apart, joined, parse_device
+from specdec_core.models.device import (
+    describe_device,
+    fetched,
+    fetched_apart,
+    has_huge_pages,
+    joined,
+    parse_device,
+    use_huge_pages,
+)
 
 
 def test_one_transfer_gives_what_each_part_holds():
@@ -44,3 +55,20 @@ def test_the_current_gpu_has_one_name_with_and_without_its_number(monkeypatch):
     assert describe_device(torch.device("cuda")) == "cuda:1 (NVIDIA H100)"
     assert describe_device(torch.device("cuda:1")) == "cuda:1 (NVIDIA H100)"
     assert describe_device(torch.device("cuda:0")) == "cuda:0 (NVIDIA H100)"
+
+
+def test_large_tensors_move_to_huge_pages():
+    if not has_huge_pages():
+        pytest.skip("the kernel has no huge pages")
+    tensor = torch.ones(8 * 2**20)
+    use_huge_pages(tensor, torch.ones(3))
+    assert tensor.sum() == tensor.numel()
+    middle = tensor.data_ptr() + tensor.nbytes // 2
+    for mapping in re.split(r"(?m)^(?=[0-9a-f]+-[0-9a-f]+ )", Path("/proc/self/smaps").read_text()):
+        begin, _, end = mapping.partition(" ")[0].partition("-")
+        if end and int(begin, 16) <= middle < int(end, 16):
+            assert re.search(r"AnonHugePages: +[1-9]", mapping)
+            assert "hg" in mapping.partition("VmFlags:")[2].split()
+            break
+    else:
+        pytest.fail("no mapping holds the tensor")

@@ -16,6 +16,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from specdec_core.models.device import use_huge_pages
+
 _LANES = 16
 """Outputs that are packed together."""
 _INPUTS = {torch.float32: 1, torch.bfloat16: 2, torch.uint8: 4}
@@ -41,6 +43,7 @@ class NativeProduct:
         self._missing = -weight.shape[1] % (each if scales is None else _GROUP)
         padded = pad(weight, (0, self._missing, 0, -len(weight) % _LANES))
         self._packed = padded.view(-1, _LANES, padded.shape[1] // each, each).transpose(1, 2).contiguous()
+        use_huge_pages(self._packed)
 
     def __call__(self, rows: Tensor) -> Tensor:
         """Multiply rows `[..., in]` of any dtype, and add the bias; return `[..., out]` in their dtype."""

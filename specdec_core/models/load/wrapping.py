@@ -9,6 +9,7 @@ from typing import Any
 from transformers import PreTrainedModel
 
 from specdec_core.interface.errors import ModelError
+from specdec_core.models.device import use_huge_pages
 from specdec_core.models.features import features_of
 from specdec_core.models.load.adapter import without_wrapper
 from specdec_core.models.load.model_outline import read_eos_ids, read_start_id
@@ -39,6 +40,7 @@ def wrap_model(
     name = name or type(model).__name__
     model = without_wrapper(model).eval()
     _check_usable(model, name)
+    use_huge_pages(*model.parameters())
     family = inspect_family(model)
     text_config = model.config.get_text_config(decoder=True)
     generation = getattr(model, "generation_config", None)

@@ -16,6 +16,8 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import Cache, CacheLayerMixin
 
+from specdec_core.models.device import use_huge_pages
+
 CHUNK = 1024
 """Tokens of a row that a cache holds at first, if its maximum is not lower."""
 
@@ -70,7 +72,9 @@ class SlotLayer(CacheLayerMixin):  # type: ignore[misc]  # transformers is not t
     def _buffer(self, states: Tensor) -> Tensor:
         # Not new_empty: masked slots are multiplied by zero, and zero times NaN is NaN.
         shape = (self._owner.rows, states.shape[1], self._owner.capacity + 1, states.shape[3])
-        return states.new_zeros(shape)
+        buffer = states.new_zeros(shape)
+        use_huge_pages(buffer)
+        return buffer
 
     def grow(self) -> None:
         """Copy the buffers to larger ones, of the owner's capacity."""
