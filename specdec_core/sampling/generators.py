@@ -18,8 +18,8 @@ MAX_UNIFORM = 1 - 2**-52
 
 _BLOCK = 512
 _CHUNK = 128
-_LARGE = 2**16
-"""From this vocabulary on, tokens are drawn by sums of chunks: slower at 32,000 tokens, and faster at 128,000."""
+_LARGE = 2**14
+"""From this vocabulary on, a CPU draws by sums of chunks: slower for 8,000 tokens, and faster for 32,000."""
 
 
 class RowGenerators:
@@ -122,7 +122,7 @@ def draw_from_row(weights: NDArray[np.floating], uniform: float) -> tuple[int, f
         uniform: A number in [0, 1 - 2**-52].
     """
     whole = len(weights) - len(weights) % _CHUNK
-    sums = np.add.reduce(weights[:whole].reshape(-1, _CHUNK), axis=1)
+    sums = torch.from_numpy(weights[:whole]).view(-1, _CHUNK).sum(1).numpy()  # faster than numpy's
     if whole < len(weights):
         sums = np.append(sums, weights[whole:].sum())
     running = sums.cumsum(dtype=np.float64)
