@@ -84,6 +84,7 @@ class ModelOracle(Oracle):
                 self._lenience_session = opened(self.lenience.open(batch))
         self._hidden: Tensor | None = None  # [B, D], what the last token of each row was predicted from
         self._p: Tensor | None = None
+        self._buffer: Tensor | None = None  # of all p, so that no step allocates megabytes
         self._answered: tuple[Any, ...] = ()  # the last answer's rows, proposal, logits, lenience and numbers
         self._paths: list[list[int]] | None = None
 
@@ -227,9 +228,11 @@ class ModelOracle(Oracle):
         A rule that fails costs speed, never a token: Algorithm 1 verifies the same draft with the same numbers.
         """
         prefixes = _prefixes(rows, proposal) if self.to_probs.needs_prefix else None
-        values = self.to_probs.scores if self.to_probs.greedy else self.to_probs
-        p = values(logits.flatten(0, 1), prefixes).view(logits.shape)
-        self._p = None if self.to_probs.greedy else p
+        flat = logits.flatten(0, 1)
+        if self.to_probs.greedy:
+            p, self._p = self.to_probs.scores(flat, prefixes).view(logits.shape), None
+        else:
+            p = self._p = self.to_probs(flat, prefixes, out=self._room_for(flat)).view(logits.shape)
         l_each = None if lenience is None else uploaded(lenience, p.device)
         uniforms = uploaded(numbers, p.device, torch.float64) if numbers else None
         if type(rule) is SpeculativeSampling:
@@ -246,6 +249,12 @@ class ModelOracle(Oracle):
             self.guard.fail(rule, PluginError(unsound))
             self._use_algorithm_1()
         return answered
+
+    def _room_for(self, logits: Tensor) -> Tensor:
+        """Return memory for p of the same shape, which the next step overwrites."""
+        if self._buffer is None or len(self._buffer) < len(logits):
+            self._buffer = torch.empty_like(logits, dtype=torch.float32)
+        return self._buffer[: len(logits)]
 
     def _use_algorithm_1(self) -> None:
         self.rule = SpeculativeSampling()
