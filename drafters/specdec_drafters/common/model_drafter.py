@@ -111,6 +111,9 @@ class ModelDraftSession(DraftSession):
             shape = (session.batch_size, session.max_gamma)
             self._masks = torch.full(shape, mask_token, device=loaded.device)
         self._count = count
+        # Of the tokens of a line, each of which is the only node of its level: made once, for all drafts.
+        chain = torch.arange(-1, session.max_gamma - 1).expand(session.batch_size, -1)
+        self._parents = chain.split(1, dim=1)
 
     def propose(self, request: DraftRequest) -> Proposal:
         """Draft token by token, or a tree level by level; with a mask token, all in one pass."""
@@ -125,7 +128,7 @@ class ModelDraftSession(DraftSession):
             return request.proposal()
         logits, depth = self._read(request), 0
         while True:
-            drawn, depth = _drawn(request, logits, depth), depth + 1
+            drawn, depth = self._drawn(request, logits, depth), depth + 1
             if not request.wants_more():
                 return request.proposal()
             parents = None if request.tree is None else drawn.parents
@@ -210,21 +213,20 @@ class ModelDraftSession(DraftSession):
         """Return what is read beside tokens that were just drawn, `[B, M, D]`."""
         return None
 
+    def _drawn(self, request: DraftRequest, logits: Tensor, depth: int) -> Branches:
+        """Draw the next level of a tree, or the next token of a line, which then is the only node of its level.
 
-def _drawn(request: DraftRequest, logits: Tensor, depth: int) -> Branches:
-    """Draw the next level of a tree, or the next token of a line, which then is the only node of its level.
+        Args:
+            request: The request.
+            logits: `[B, P, V]`, after each node of the level before.
+            depth: Number of levels drawn so far.
 
-    Args:
-        request: The request.
-        logits: `[B, P, V]`, after each node of the level before.
-        depth: Number of levels drawn so far.
-
-    Returns:
-        The nodes; of a line, without those that end a row's budget, which are not read, and with parents on the
-        CPU.
-    """
-    if request.tree is not None:
-        return request.branch(logits)
-    tokens = request.sample(logits[:, -1])[:, None]
-    lengths = tuple([int(most > depth + 1) for most in request.budget])
-    return Branches(tokens, torch.full(tokens.shape, depth - 1), lengths)
+        Returns:
+            The nodes; of a line, without those that end a row's budget, which are not read, and with parents on
+            the CPU.
+        """
+        if request.tree is not None:
+            return request.branch(logits)
+        tokens = request.sample(logits[:, -1])[:, None]
+        lengths = tuple([int(most > depth + 1) for most in request.budget])
+        return Branches(tokens, self._parents[depth], lengths)

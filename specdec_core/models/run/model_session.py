@@ -94,6 +94,8 @@ class ModelSession:
         shift = None if prompt is None else prompt.shift
         self._shift = None if shift is None else moved(shift, self.device)
         self._memory = EncoderMemory(loaded, sources, encoded) if loaded.encoder_decoder else None
+        known = self._family.takes_positions and self._memory is None  # a decoder counts its own
+        self._tells_positions = known and (self._family.ragged or self._family.recurrent)
         self._tree: CachedTree | None = None
         self._placement = Placement(self.device)
         self._exact = loaded.exact_shapes
@@ -434,10 +436,9 @@ class ModelSession:
 
         Without it some count from 0 in each pass, or go on after the images of another call.
         """
-        known = self._family.takes_positions and self._memory is None  # a decoder counts its own
-        if not (known and (self._family.ragged or self._family.recurrent)):
+        if not self._tells_positions:
             return {}
-        positions = self._placement.keys(plan.end)[plan.start :].expand(len(rows), -1)
+        positions = self._placement.keys(plan.end, plan.start).expand(len(rows), -1)
         return {"position_ids": self._shifted(positions, rows)}
 
     def _shifted(self, positions: Tensor, rows: Sequence[int] | None) -> Tensor:
@@ -522,7 +523,7 @@ class ModelSession:
             (start,) = starts
             plan = self._plan(rows, start, start + width)
             if plan.rows is not None:
-                plan = plan._replace(slots=self._placement.keys(plan.end)[start:].expand(count, -1))
+                plan = plan._replace(slots=self._placement.keys(plan.end, start).expand(count, -1))
             output = self._run(tokens, plan, keep, **self._positions(plan, rows))
         if isinstance(self._cache, RecurrentCache):
             self._cache.keep()

@@ -76,11 +76,11 @@ class Placement:
         self._numbers = torch.empty(0, dtype=torch.long, device=device)  # 0, 1, ...
         self._ahead: tuple[list[int], list[int], int, Placed] | None = None
 
-    def keys(self, end: int) -> Tensor:
-        """Return the numbers of the first slots, `[end]` int64."""
+    def keys(self, end: int, start: int = 0) -> Tensor:
+        """Return the numbers of the slots from `start` to `end - 1`, `[end - start]` int64."""
         if len(self._numbers) < end:
             self._numbers = torch.arange(max(2 * len(self._numbers), CHUNK, end), device=self._device)
-        return self._numbers[:end]
+        return self._numbers[start:end]
 
     def of(self, lengths: Sequence[int], block: Block, end: int, trash: int, *, tree: bool) -> Placed:
         """Return the places of the tokens of a block.
