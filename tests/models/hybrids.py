@@ -49,6 +49,11 @@ _LATENT = {
 _INDEXED = {"layer_types": ["linear_attention", "indexed_attention"]}
 _INDEX = {"index_n_heads": 16, "index_head_dim": 16, "index_topk": 8}
 _VISION = {"hidden_size": 16, "num_heads": 2, "depth": 1, "intermediate_size": 16, "out_hidden_size": 32}
+_TOWER = {
+    "vision_config": {"hidden_size": 16, "num_attention_heads": 2, "num_hidden_layers": 1, "intermediate_size": 16}
+}
+_LISTENS = {"audio_config": {"out_hidden_size": 32, "hidden_sizes": (8,) * 4, "depths": (1,) * 4}}
+_WINDOWS = {"head_dim": 8, "sliding_window": 6}
 
 FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen3_5": ("Qwen3_5Text", _DELTA | _MIXED),
@@ -169,8 +174,26 @@ ATTENTION: dict[str, tuple[str, dict[str, Any]]] = {
         | {"layer_types": ["sliding_attention", "full_attention"], "vocab_size_per_layer_input": VOCAB},
     ),
     "deepseek_v3": ("DeepseekV3", _LATENT | _SPARSE | {"first_k_dense_replace": 1}),
+    "glm_moe_dsa": ("GlmMoeDsa", _LATENT | _INDEX | _SPARSE | {"first_k_dense_replace": 1}),
+    "hy_v3": ("HYV3", _SPARSE | {"head_dim": 8}),
+    "hy_v4": ("HYV4", _LATENT | _INDEX | _SPARSE | {"head_dim": 8}),
+    "axk1": ("AXK1", _LATENT | _SPARSE | {"first_k_dense_replace": 1}),
+    "axk2": ("AXK2", _LATENT | _INDEX | _SPARSE | {"first_k_dense_replace": 1}),
+    "minimax_m2": ("MiniMaxM2", _SPARSE | {"head_dim": 8}),
+    "mimo_v2_flash": ("MiMoV2Flash", _SPARSE | _WINDOWS | {"v_head_dim": 8}),
+    "step3p7": ("Step3p7", _SPARSE | _WINDOWS | _TOWER),
+    "kimi_k25": ("Kimi_K25", _LATENT | _SPARSE | _TOWER),
+    "muse_spark": ("MuseSpark", _SPARSE | _WINDOWS | _TOWER | _LISTENS | {"moe_hidden_size": 16}),
+    "lfm2_vl": ("Lfm2Vl", _CONVOLUTION | _TOWER),
+    "lfm3_vl": ("Lfm3Vl", _CONVOLUTION | _TOWER | {"head_dim": 8}),
+    "inkling_text": ("InklingText", _SPARSE | _WINDOWS),
+    "laguna": ("Laguna", _SPARSE | _WINDOWS),
+    "cohere2_moe": ("Cohere2Moe", _SPARSE | _WINDOWS),
+    "exaone_moe": ("ExaoneMoe", _SPARSE | _WINDOWS),
+    "solar_open": ("SolarOpen", _SPARSE),
+    "mellum": ("Mellum", _SPARSE),
 }
-"""Families without recurrent layers, for comparison."""
+"""Families of which only the table has tests, most without recurrent layers."""
 _PURE = ("mamba", "mamba2", "falcon_mamba", "rwkv", "xlstm")
 
 
@@ -181,13 +204,17 @@ def hybrid(name: str, vocab: int = VOCAB, sharpness: float = 4.0) -> Any:
     if name == "nemotron_h":
         del sizes["num_hidden_layers"]
     settings = {**sizes, **_IDS, **own, "vocab_size": vocab}
-    if vision := settings.pop("vision_config", None):
-        settings = {"text_config": settings, "vision_config": vision}
+    others = {key: settings.pop(key) for key in ("vision_config", "audio_config") if key in settings}
+    settings = {"text_config": settings, **others} if others else settings
     config = getattr(transformers, f"{architecture}Config")(**settings)
     torch.manual_seed(0)
-    auto = transformers.AutoModelForImageTextToText if vision else transformers.AutoModelForCausalLM
+    auto = transformers.AutoModelForImageTextToText if others else transformers.AutoModelForCausalLM
     model = auto.from_config(config).eval()
     with torch.no_grad():
+        embeddings = model.get_input_embeddings().weight
+        embeddings[0].normal_(
+            std=float(embeddings.std())
+        )  # the vector of padding is zero, and its scores are equal
         for weight in model.parameters():
             if not weight.any():  # as some families begin, and what they scale would have no effect
                 weight.normal_(std=0.1)
