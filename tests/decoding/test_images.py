@@ -8,12 +8,12 @@ import pytest
 import torch
 
 from specdec_core import Decoder, generate_with
-from specdec_core.interface import TokenTree
+from specdec_core.interface import ModelError, TokenTree
 from specdec_core.models import ModelSession, wrap_model
 from specdec_core.models.run.prompt_inputs import PromptInputs
 from tests.generation.families import noisy
 from tests.lossless import p_value
-from tests.multimodal import FAMILIES, IMAGE, build, prompts
+from tests.multimodal import FAMILIES, IDS, IMAGE, SIZES, build, prompts
 from tests.toys import Gamma, MostlyRight, TableDrafter
 
 ROWS = [[5, IMAGE, 6, 7], [IMAGE, 5, 6, IMAGE, 8], [4, 3]]
@@ -38,6 +38,21 @@ def test_a_batch_with_images_is_decoded_as_generate_does(family):
     assert model.generate(**given, **GREEDY, custom_generate=function).equal(expected)
     assert 0 < function.metrics.accepted < function.metrics.drafted
     assert function.metrics.target_calls < 14
+
+
+@pytest.mark.slow
+def test_a_model_that_makes_its_cache_reads_one_prompt_with_images(monkeypatch):
+    architecture, own = FAMILIES["llava"]
+    chunked = {"model_type": "llama4_text", "attention_chunk_size": 6, "num_local_experts": 2}
+    text = SIZES | IDS | chunked | {"intermediate_size_mlp": 48}
+    monkeypatch.setitem(FAMILIES, "llama4", (architecture, own | {"text_config": text}))
+    model, given = build("llama4"), prompts("llama4", ROWS[1:2])
+    expected = model.generate(**given, **GREEDY)
+    function = generate_with(drafter=drafting(given, expected), gamma=3, strict=True)
+    assert model.generate(**given, **GREEDY, custom_generate=function).equal(expected)
+    assert 0 < function.metrics.accepted < function.metrics.drafted
+    with pytest.raises(ModelError, match="holds one row, and 3 prompts"):
+        model.generate(**prompts("llama4", ROWS), **GREEDY, custom_generate=function)
 
 
 @pytest.mark.slow

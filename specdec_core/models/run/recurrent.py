@@ -208,9 +208,14 @@ class OwnCache(RecurrentCache):
         """See `SlotCache.run`.
 
         Raises:
-            ModelError: The model returns no cache.
+            ModelError: The model returns no cache, or is to read several prompts in one pass.
         """
-        row = self.plan.batch.start
+        row, *others = range(self.rows)[self.plan.batch]
+        if others:
+            raise ModelError(
+                f"{type(model).__name__} makes a cache of its own kind, which holds one row, and "
+                f"{1 + len(others)} prompts with more than token ids were given. Pass them to generate one by one."
+            )
         given = {} if self._made[row] is None else {argument: self._made[row]}
         output = model(**keywords, **given)
         self._made[row] = getattr(output, argument, None)
