@@ -1,4 +1,4 @@
-"""Figure 5 of the paper from real runs: every forward pass of encoders, drafter and target, as long as it took.
+"""Figure 5 of the paper from real runs: every forward pass of encoder, drafter and target, as long as it took.
 
     python docs/timeline.py           decode anew and write docs/data/timeline.json
     python docs/timeline.py --draw figure-5.svg
@@ -29,12 +29,11 @@ PROMPT = (
 GAMMAS = (7, 3, 0)
 ROUNDS = 60
 
-# The colors of the paper's figure: the target purple, the drafter blue, encoders yellow and orange.
+# The colors of the paper's figure: the target purple, the drafter blue, the encoder yellow.
 _LOOKS = {
     "target": ("#7E57C2", "target"),
     "drafter": ("#42A5F5", "drafter"),
-    "target's encoder": ("#FDD835", "encoder of the target"),
-    "drafter's encoder": ("#FB8C00", "encoder of the drafter"),
+    "encoder": ("#FDD835", "encoder of both"),
 }
 
 
@@ -133,13 +132,7 @@ def record(prompt: str = PROMPT, gammas: Sequence[int] = GAMMAS, rounds: int = R
         return Decoder(target, **guess, sampling=SamplingSettings(temperature=0), strict=True)
 
     decoders = {gamma: decoder(gamma) for gamma in gammas}
-    modules = {
-        "target": target.model,
-        "drafter": drafter.loaded.model,
-        "target's encoder": target.model.get_encoder(),
-    }
-    if drafter.loaded.model.get_encoder() is not target.model.get_encoder():  # a draft model may share it
-        modules["drafter's encoder"] = drafter.loaded.model.get_encoder()
+    modules = {"target": target.model, "drafter": drafter.loaded.model, "encoder": target.model.get_encoder()}
     clock = Clock()
     rows: dict[int, list[Row]] = {gamma: [] for gamma in gammas}
     with clock.watching(modules):

@@ -29,14 +29,25 @@ def whisper(vocab=VOCAB, end=END, start=START, sharpness=4.0, positions=10):
     return model
 
 
-def distilled(model, folder, change=0.0, **settings):
-    """Save a model with the same encoder, or a changed one, and a decoder of one layer; return its folder."""
+def distilled(model, folder, change=0.0, left=(), **settings):
+    """Save a model with the same encoder, or a changed one, and a decoder of one layer; return its folder.
+
+    The modules in `left` are left to the target.
+    """
     config = type(model.config)(**{**model.config.to_dict(), "decoder_layers": 1, **settings})
     student = random_model(config, seed=1, kind=type(model))
     student.load_state_dict(model.state_dict(), strict=False)
     with torch.no_grad():
         student.model.encoder.layer_norm.bias.add_(change)
-    student.save_pretrained(folder)
+    return saved(student, folder, left)
+
+
+def saved(model, folder, left=()):
+    """Save a model without the modules that it leaves to the target; return its folder."""
+    model.config.modules_of_target = [*left]
+    weights = model.state_dict().items()
+    kept = {name: one for name, one in weights if not name.startswith(tuple(f"{module}." for module in left))}
+    model.save_pretrained(folder, state_dict=kept)
     return str(folder)
 
 

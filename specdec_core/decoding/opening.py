@@ -39,7 +39,8 @@ from specdec_core.interface import (
 )
 from specdec_core.models import LoadedModel, ModelSession
 from specdec_core.models.prefix_cache import PrefixCache
-from specdec_core.models.run.encoder import Encoded
+from specdec_core.models.run.encoder import Encoded, encode
+from specdec_core.models.run.forward import check_ready
 from specdec_core.models.run.prompt_inputs import PromptInputs
 from specdec_core.sampling.constraints import Constraints
 from specdec_core.sampling.generators import RowGenerators
@@ -141,7 +142,10 @@ def session_info(
     metadata: Sequence[Mapping[str, Any]] = (),
     encoded: Encoded | None = None,
 ) -> SessionInfo:
-    """Return the facts of a batch for drafters."""
+    """Return the facts of a batch for drafters; the target's encoder runs, unless it has."""
+    if sources is not None and encoded is None:
+        check_ready(target)
+        encoded = encode(target, sources)
     return SessionInfo(
         batch_size=len(rows),
         vocab_size=target.vocab_size,

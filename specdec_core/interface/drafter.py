@@ -123,8 +123,8 @@ class SessionInfo:
         trees: Whether a proposal may be a tree: whether target and acceptance rule verify one.
         metadata: What the caller said of each sequence, such as its user; empty mappings where that was nothing.
         note: Has the result say a text, once, such as why there were no drafts.
-        encoded: What the target's encoder gave, where it has run before decoding, as a draft model's
-            `ModelSession` takes it; else None.
+        encoded: What the target's encoder gave, as a draft model's `ModelSession` takes it, which runs its own
+            encoder only if that is another; None without an encoder.
     """
 
     batch_size: int

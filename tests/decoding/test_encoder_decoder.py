@@ -5,6 +5,7 @@ The sources differ so much that a sequence that attends to another one's source 
 
 from __future__ import annotations
 
+import copy
 import functools
 from collections import Counter
 
@@ -15,11 +16,12 @@ from specdec_core.decoding.decoder import Decoder
 from specdec_core.decoding.observers import TraceObserver
 from specdec_core.interface import LAST_HIDDEN, ModelError
 from specdec_core.interface.settings import GenerationSettings, SamplingSettings
-from specdec_core.models import ModelSession, wrap_model
+from specdec_core.models import ModelSession, load_model, wrap_model
 from tests.catalogue import DRAFTERS, Catalogue
 from tests.lossless import VOCAB, enumerate_continuations, p_value
 from tests.tiny import ENCODER_DECODER, generated, tiny_model
 from tests.toys import CountingDrafter, Gamma
+from tests.whisper import saved
 
 SOURCES = ((2, 3, 5, 2, 3, 4, 4, 1), (5, 1), (4, 4, 2, 3, 1))
 START = 2
@@ -140,6 +142,26 @@ def test_drafters_see_the_start_token_and_results_leave_it_out(target, answers):
     assert seen[0] == [START]
     committed = [token for report in trace.reports for token in report.outcome.committed[0]]
     assert committed == list(result.sequences[0].tokens) == answers[0]
+
+
+@pytest.mark.parametrize("target", ["t5"], indirect=True)
+def test_a_decoder_alone_drafts_with_the_targets_encoder_and_embeddings(target, tmp_path):
+    student, runs = copy.deepcopy(target.model), []
+    student.decoder.block, student.config.num_decoder_layers = student.decoder.block[:1], 1
+    left = ("encoder", "shared", "decoder.embed_tokens", "lm_head")
+    folders = saved(student, tmp_path / "whole"), saved(student, tmp_path / "decoder", left)
+    hook = target.model.get_encoder().register_forward_pre_hook(lambda *_: runs.append(1))
+    prompts, settings = [list(source) for source in SOURCES], {"max_new_tokens": LENGTH, "ignore_eos": True}
+    drafters = [{"name": "transformer", "model": folder} for folder in folders]
+    whole, alone = (Decoder(target, one, gamma=3, strict=True).generate(prompts, **settings) for one in drafters)
+    hook.remove()
+    assert runs == [1, 1]  # once for both models
+    assert [row.tokens for row in alone.sequences] == [row.tokens for row in whole.sequences]
+    assert alone.metrics.accepted == whole.metrics.accepted > 0
+    with pytest.raises(ModelError, match=r"are the target's \(`modules_of_target`\): use it as a draft model"):
+        load_model(folders[1])
+    with pytest.raises(ModelError, match="of another shape"):
+        Decoder(wrap_model(tiny_model("t5", VOCAB, d_ff=8)), drafters[1], gamma=3)
 
 
 @pytest.mark.parametrize(

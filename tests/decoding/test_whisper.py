@@ -106,11 +106,12 @@ def test_an_encoder_with_the_same_weights_is_shared_and_another_reads_the_same_a
     model, states = small
     target, runs = wrap_model(model), runs_of(model.get_encoder())
     settings = {"max_new_tokens": 8, "do_sample": False, "eos_token_id": None}
-    others = {"same": {}, "smaller": {"encoder_layers": 1}, "changed": {"change": 0.1}}
+    left = {"left": ("model.encoder", "model.decoder.embed_tokens")}
+    others = {"same": {}, "left to it": left, "smaller": {"encoder_layers": 1}, "changed": {"change": 0.1}}
     for name, other in others.items():
         drafter = {"name": "transformer", "model": distilled(model, tmp_path / name, **other)}
         decoder = Decoder(target, drafter, gamma=3, temperature=0, strict=True)
-        assert (decoder.drafter.loaded.model.get_encoder() is model.get_encoder()) is (name == "same")
+        assert (decoder.drafter.loaded.model.get_encoder() is model.get_encoder()) is (other in ({}, left))
         own = runs_of(decoder.drafter.loaded.model.get_encoder())
         function = generate_with(decoder.drafter, gamma=3, strict=True)
         runs.clear()

@@ -44,7 +44,7 @@ def load_draft_model(config: ModelSettings, target: TargetInfo, drafter: str) ->
     """
     if config.device == "auto" and config.device_map is None:
         config = config.model_copy(update={"device": str(target.device)})
-    loaded = load_as_set(config, target.folder)
+    loaded = load_as_set(config, target.folder, target=target.model)
     mismatch = encoder_mismatch(
         drafter, loaded.name, model_has_encoder=loaded.encoder_decoder, target_has_encoder=target.encoder_decoder
     )

@@ -5,8 +5,9 @@ the loss should be the total variation. Its gradient is poor while q is far from
 q) and moves to TV, as for the built-in pair. The target runs in every step: this costs less than storing its
 distributions.
 
-The drafter has the target's encoder, which is not trained: it runs once for both. Its decoder starts as the
-target's first layer.
+The drafter has the target's encoder, embeddings and output embedding, which are not trained: the encoder runs once
+for both, and the drafter's folder holds its decoder only. The decoder starts as the target's first layer. With
+`--train-head` the output embedding is trained, too, for a first run that another starts from.
 
 Run from the repository root: `python -m recipes.builtin_t5.distil --steps 4000`
 """
@@ -89,6 +90,8 @@ def distil(arguments: argparse.Namespace) -> None:
         load_weights(drafter, arguments.start)
     drafter.set_attn_implementation("eager")
     drafter.train().encoder.requires_grad_(False)
+    if not arguments.train_head:
+        drafter.lm_head.requires_grad_(False).load_state_dict(target.lm_head.state_dict())
     if is_first():
         trained = sum(weight.numel() for weight in drafter.parameters() if weight.requires_grad)
         print(f"{count_parameters(drafter)} parameters, {trained} of them trained", flush=True)
@@ -107,6 +110,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     add_arguments(parser)
     add_target_argument(parser)
+    parser.add_argument("--train-head", action="store_true", help="train the output embedding, too")
     parser.set_defaults(model="drafter", learning_rate=3e-3)
     run(distil, parser.parse_args())
 

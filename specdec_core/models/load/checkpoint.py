@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
 from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, cached_file
 from transformers.utils import logging as hf_logging
 
@@ -61,7 +62,36 @@ def find_file(location: str, name: str, options: Mapping[str, Any]) -> Path | No
     return None if path is None else Path(path)
 
 
-def check_complete(model: str, info: Mapping[str, Collection[Any]]) -> None:
+def with_weights_of(target: Any, model: Any, info: Mapping[str, Collection[Any]]) -> tuple[Any, Any]:
+    """Return a draft model with the weights that its folder leaves to the target, and how it was loaded.
+
+    A draft model that was made of the target's encoder or embeddings need not hold them: `modules_of_target` in
+    its config.json names these modules. Weights of the same dtype, on the same device, are not copied.
+
+    Args:
+        target: The target, a model of transformers.
+        model: The draft model, with any values where its checkpoint has none.
+        info: How it was loaded; see `check_complete`.
+    """
+    weights, others = model.state_dict(), target.state_dict()
+    for name in info["missing_keys"]:
+        if name.startswith(_left_to_target(model.config)):
+            own, other = weights.pop(name), others.get(name)
+            # Quantized weights are of other types. If none is left here, it is missing in the second report.
+            if type(other) is Tensor and other.is_floating_point() and not other.is_meta:
+                weights[name] = other.to(own)
+    # A second load: only with all weights does transformers know which of them are tied.
+    given = {"config": model.config, "dtype": model.dtype, "ignore_mismatched_sizes": True}
+    complete, info = type(model).from_pretrained(None, state_dict=weights, output_loading_info=True, **given)
+    complete.generation_config = model.generation_config
+    return complete, info
+
+
+def _left_to_target(config: Any) -> tuple[str, ...]:
+    return tuple(f"{module}." for module in getattr(config, "modules_of_target", ()))
+
+
+def check_complete(model: str, info: Mapping[str, Collection[Any]], config: Any = None) -> None:
     """Reject a checkpoint without weights that the model has; they would be random.
 
     Unexpected weights are harmless if none is missing, such as the vision part of a larger model. They are
@@ -71,6 +101,7 @@ def check_complete(model: str, info: Mapping[str, Collection[Any]]) -> None:
         model: The model as the user named it.
         info: The second result of `from_pretrained(..., output_loading_info=True)`. Tied weights, and what a
             family computes by itself, are not among its missing keys.
+        config: The model's config, which may leave weights to a target.
 
     Raises:
         ModelError: Weights are missing or have another shape; the first ones are named.
@@ -90,10 +121,19 @@ def check_complete(model: str, info: Mapping[str, Collection[Any]]) -> None:
         if names
     ]
     if missing or mismatched:
+        advice = (
+            "If the download or the copy is incomplete, repeat it; else use the config.json that was saved with "
+            "these weights."
+        )
+        if any(name.startswith(_left_to_target(config)) for name in missing):
+            advice = (
+                f"By config.json, those of {', '.join(config.modules_of_target)} are the target's "
+                "(`modules_of_target`): use it as a draft model of the target that it was made for, which must "
+                "not be quantized."
+            )
         raise ModelError(
             f"{model}: the weights do not fit the config ({'; '.join(found)}). Weights that are not loaded would "
-            "be random. If the download or the copy is incomplete, repeat it; else use the config.json that was "
-            "saved with these weights."
+            f"be random. {advice}"
         )
 
 
@@ -125,8 +165,9 @@ def quiet_loading() -> Iterator[None]:
 
     def keep(record: logging.LogRecord) -> bool:
         text = record.getMessage()
+        tied = "NOT tie" in text or "both are absent" in text
         report = "LOAD REPORT" in text and "CONVERSION" not in text
-        return "NOT tie" not in text and not (report and ("MISSING" in text or "MISMATCH" in text))
+        return not tied and not (report and ("MISSING" in text or "MISMATCH" in text))
 
     logger = logging.getLogger("transformers.modeling_utils")
     logger.addFilter(keep)

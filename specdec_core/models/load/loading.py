@@ -28,6 +28,7 @@ from specdec_core.models.load.checkpoint import (
     check_complete,
     check_weight_files,
     quiet_loading,
+    with_weights_of,
     without_progress_bar,
 )
 from specdec_core.models.load.locate import locate, read_tokenizer, reading_model
@@ -68,25 +69,34 @@ def load_model(
     return load_as_set(settings, folder, trust_remote_code=trust_remote_code)
 
 
-def load_as_set(settings: ModelSettings, folder: Path = Path(), *, trust_remote_code: bool = False) -> LoadedModel:
+def load_as_set(
+    settings: ModelSettings,
+    folder: Path = Path(),
+    *,
+    trust_remote_code: bool = False,
+    target: LoadedModel | None = None,
+) -> LoadedModel:
     """Load a model as settings say, with what a target's settings add.
 
     Args:
         settings: Which model, and how it is loaded.
         folder: Base for relative paths.
         trust_remote_code: Run code from the model's repository.
+        target: The target of a draft model, whose folder may leave weights to it.
 
     Raises:
         ModelError: See `load_model`.
     """
-    loaded = wrap_model(*_read(settings, folder, trust_remote_code))
+    loaded = wrap_model(*_read(settings, folder, trust_remote_code, target))
     if isinstance(settings, TargetConfig) and settings.inflate is not None:
         loaded = inflate(loaded, **settings.inflate.model_dump())
     loaded = compile_as_set(pack_as_set(loaded, settings.packed), settings.compile)
     return with_exact_shapes(loaded, settings.exact_shapes) if isinstance(settings, TargetConfig) else loaded
 
 
-def _read(settings: ModelSettings, folder: Path, trust_remote_code: bool) -> tuple[Any, Any, str]:
+def _read(
+    settings: ModelSettings, folder: Path, trust_remote_code: bool, target: LoadedModel | None
+) -> tuple[Any, Any, str]:
     """Return the model with its adapter, where it will run; its tokenizer, and its name."""
     name, subfolder = settings.model, settings.subfolder
     location, options = locate(name, folder, subfolder, settings.revision, trust_remote_code=trust_remote_code)
@@ -130,7 +140,9 @@ def _read(settings: ModelSettings, folder: Path, trust_remote_code: bool) -> tup
                 **given,
                 **options,
             )
-    check_complete(name, info)
+            if target is not None and getattr(config, "modules_of_target", None):
+                loaded, info = with_weights_of(target.model, loaded, info)
+    check_complete(name, info, config)
     if adapter is not None:
         loaded = with_adapter(loaded, adapter)
         name = f"{name} + {adapter.name}"

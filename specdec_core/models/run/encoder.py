@@ -72,7 +72,7 @@ class EncoderMemory:
         self, loaded: LoadedModel, sources: Sequence[Sequence[int]] | None, encoded: Encoded | None = None
     ) -> None:
         if encoded is None or encoded.encoder is not loaded.model.get_encoder():
-            encoded = _encode(loaded, sources, encoded)
+            encoded = encode(loaded, sources, encoded)
         self._states, self._mask = encoded.states, encoded.mask
         self._boolean = attention_of(loaded.model) == "sdpa"
         self._cache_argument = loaded.family.cache_argument
@@ -132,7 +132,8 @@ class EncoderMemory:
         }
 
 
-def _encode(loaded: LoadedModel, sources: Sequence[Sequence[int]] | None, other: Encoded | None) -> Encoded:
+def encode(loaded: LoadedModel, sources: Sequence[Sequence[int]] | None, other: Encoded | None = None) -> Encoded:
+    """Run a model's encoder for a batch; `EncoderMemory` has the arguments and errors."""
     encoder = loaded.model.get_encoder()
     if sources is None or not loaded.reads_ids:
         if other is None or not other.inputs:
