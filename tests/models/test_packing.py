@@ -9,16 +9,14 @@ import pytest
 import torch
 from torch._inductor.codecache import CppCodeCache
 
-from specdec_core.decoding.decoder import Decoder
 from specdec_core.interface import ModelError
-from specdec_core.interface.settings import GenerationSettings, SamplingSettings, TargetConfig
+from specdec_core.interface.settings import TargetConfig
 from specdec_core.models import load_as_set, load_model, pack, quantize, wrap_model
 from specdec_core.models.fast import packing, products
 from specdec_core.models.fast.packed_linear import PackedLinear
 from specdec_core.models.fast.packing import is_packed, pack_as_set, unpack
 from specdec_core.models.fast.products import NativeProduct, supports
 from tests.tiny import DECODER_ONLY, ENCODER_DECODER, tiny_model
-from tests.toys import Gamma, TableDrafter
 
 pytestmark = pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="PyTorch without oneDNN")
 
@@ -97,16 +95,6 @@ def test_bfloat16():
             pack(loaded)
         return
     torch.testing.assert_close(logits_of(pack(loaded).model), logits_of(loaded.model), atol=0.1, rtol=0.1)
-
-
-@pytest.mark.parametrize("family", ["llama", "t5"])
-def test_it_gives_the_same_tokens_with_and_without_drafts(family):
-    target = pack(wrap_model(tiny_model(family, VOCAB)))
-    settings = GenerationSettings(max_new_tokens=24, ignore_eos=True)
-    argmax = SamplingSettings(temperature=0)
-    plain = Decoder(target, sampling=argmax).generate([SOURCE], settings)
-    decoder = Decoder(target, TableDrafter(VOCAB), gamma=Gamma(4), sampling=argmax, strict=True)
-    assert decoder.generate([SOURCE], settings).sequences[0].tokens == plain.sequences[0].tokens
 
 
 def test_a_study_packs_with_a_setting(tmp_path):

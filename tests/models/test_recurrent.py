@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from specdec_core import Decoder, generate_with
+from specdec_core import Decoder
 from specdec_core.interface import ModelError, TokenTree
 from specdec_core.interface.errors import PluginWarning
 from specdec_core.models import ModelSession, compile_model, pack, with_exact_shapes, wrap_model
@@ -124,12 +124,8 @@ def test_a_kept_cache_goes_on_from_a_state_or_reads_again():
     assert reused[:3] == [0, 16, 28]
 
 
-def test_behind_generate_and_packed():
+def test_packed():
     model = hybrid("qwen3_next")
-    ids = torch.tensor([PROMPTS[0], PROMPTS[0][::-1]])
-    settings = {"max_new_tokens": 20, "do_sample": False, "eos_token_id": None}
-    drafted = generate_with(drafter="prompt-copy", gamma=4)
-    assert model.generate(ids, custom_generate=drafted, **settings).equal(model.generate(ids, **settings))
     assert texts(pack(wrap_model(model)), scripted(model), 4)[0] == [generated(model, one) for one in PROMPTS]
 
 
@@ -213,8 +209,12 @@ def test_a_family_whose_states_cannot_be_reached_is_refused(family):
 
 
 OWN_DEFECTS = {
-    "a state is ignored before several tokens": ("mamba", probe, "_with_single_tokens", lambda loaded: loaded),
-    "an ignored state changes little": ("zamba", probe, "_with_single_tokens", lambda loaded: loaded),
+    "a state of little effect is ignored before several tokens": (
+        "zamba",
+        probe,
+        "_with_single_tokens",
+        lambda loaded: loaded,
+    ),
     "a cache is not restored": ("deepseek_v32", OwnCache, "_restore", lambda *_: None),
     "a snapshot is the cache": ("rwkv", recurrent, "_copied", lambda cache: cache),
     "masks of a cache without length": ("minimax", Family, "masks_own_cache", False),
