@@ -7,11 +7,13 @@ from dataclasses import replace
 
 import pytest
 import torch
+from torch._dynamo.utils import counters
 
+from specdec_core.decoding.decoder import Decoder
 from specdec_core.interface import LAST_HIDDEN
 from specdec_core.interface.errors import ModelError
 from specdec_core.interface.settings import TargetConfig
-from specdec_core.models import ModelSession, first_layers, pack, quantize, wrap_model
+from specdec_core.models import ModelSession, first_layers, load_model, pack, quantize, wrap_model
 from specdec_core.models.fast import compiling, cuda_graphs
 from specdec_core.models.fast.compiling import compile_as_set, compile_model, prove
 from specdec_core.models.fast.cuda_graphs import IDLE, GraphPasses
@@ -280,9 +282,44 @@ def test_models_made_of_a_compiled_one_do_not_run_its_passes():
     assert first_layers(model, 1).passes is None
 
 
+def test_a_model_is_compiled_once_for_all_that_load_it_alike(tmp_path, monkeypatch):
+    made = []
+
+    def passes_of(loaded):
+        made.append(loaded.model.dtype)
+        return GraphPasses(loaded, TOLERANCE, lambda function, *_: function)
+
+    monkeypatch.setattr(compiling, "passes_of", passes_of)
+    tiny_model("llama").save_pretrained(tmp_path)
+    target = load_model(tmp_path, compile=True)
+    settings = {"name": "transformer", "model": str(tmp_path), "compile": True}
+    for drafter in (settings, settings, {"name": "chain", "drafters": ["prompt-copy", settings]}):
+        for gamma in (2, 3):
+            found = Decoder(target, drafter, gamma=gamma, temperature=0).generate(PROMPT, max_new_tokens=9)
+            assert found.tokens == Decoder(target, temperature=0).generate(PROMPT, max_new_tokens=9).tokens
+    assert made == [torch.float32]
+    load_model(tmp_path, compile=True, dtype="bfloat16")
+    load_model(tmp_path, compile=True, inflate={"layers": 1})
+    assert made[1:] == [torch.bfloat16, torch.float32]
+    tiny_model("llama", seed=1).save_pretrained(tmp_path)
+    changed = load_model(tmp_path, compile=True)
+    assert not changed.model.lm_head.weight.equal(target.model.lm_head.weight)
+    changed.passes.failed = "a test"
+    assert load_model(tmp_path, compile=True).passes.failed is None
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("prepare", [lambda model: model, pack, lambda model: quantize(model, 8)])
 def test_inductor(prepare):
     model = compile_model(prepare(wrap_model(tiny_model("llama"))))
     assert model.passes is not None
     assert model.passes.failed is None
+
+
+@pytest.mark.slow
+def test_code_is_kept_for_models_of_the_same_shape_which_run_it_with_their_own_weights():
+    for seed in (0, 1):
+        counters.clear()
+        model = compile_model(pack(wrap_model(tiny_model("llama", seed=seed))))
+        assert model.passes.failed is None
+    assert counters["inductor"]["fxgraph_cache_hit"]

@@ -49,11 +49,10 @@ def compile_model(loaded: LoadedModel) -> LoadedModel:
     if reason is not None:
         raise ModelError(f"{loaded.name}: {reason}. Remove `compile`.")
     passes = passes_of(loaded)
-    compiled = replace(loaded, passes=passes)
     for rows in (1, 2) if loaded.device.type == "cuda" else (1,):  # code for more rows is compiled when it is used
         if passes.failed is None:
-            prove(compiled, rows)
-    return loaded if passes.failed else compiled
+            prove(passes.model, rows)
+    return loaded if passes.failed else passes.model
 
 
 def compile_as_set(loaded: LoadedModel, setting: bool | Literal["auto"]) -> LoadedModel:

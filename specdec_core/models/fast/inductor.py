@@ -8,6 +8,8 @@ activations and sums into its products.
 
 from __future__ import annotations
 
+import logging
+import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -27,6 +29,8 @@ from specdec_core.models.loaded import LoadedModel
 from specdec_core.models.run.cache import SlotCache
 from specdec_core.models.run.encoder import EncoderMemory
 from specdec_core.models.run.forward import Output
+
+_LOG = logging.getLogger(__name__)
 
 _EXAMPLE = {"rows": 3, "width": 5, "keys": 11, "slots": 23, "source": 7}
 """Sizes with which a pass is traced. They differ, since equal ones would be taken for the same, and are neither 0
@@ -76,9 +80,12 @@ class InductorPasses(StaticPasses):
         return Output(*compiled(*inputs))
 
     def _compile(self, layers: Sequence[int], inputs: Sequence[Tensor], cached: int) -> CheckedPass:
+        begun, name = time.perf_counter(), self._loaded.name
+        _LOG.warning("%s: compiling a forward pass, which may take a minute if it is new to this machine", name)
         function = StaticForward(self._loaded, layers, cached)
         graph, fakes = trace(function, inputs, cached)
         replay = self._compiler(graph, fakes, frozen=self._packed)
+        _LOG.warning("%s: compiled in %.1f s", name, time.perf_counter() - begun)
         return CheckedPass(function, replay, self._tolerance)
 
 

@@ -154,6 +154,11 @@ class StaticPasses(ABC):
         self._loaded = replace(loaded, passes=None)
         self._tolerance = tolerance
 
+    @property
+    def model(self) -> LoadedModel:
+        """The model, with these passes."""
+        return replace(self._loaded, passes=self)
+
     def cache(self, rows: int, capacity: int, layers: Sequence[int]) -> SlotCache:  # noqa: ARG002
         """Return a cache for a batch: one that was given back with the same `layers`, or a new one."""
         return SlotCache(rows, capacity, fixed=True)

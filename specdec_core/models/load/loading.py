@@ -5,6 +5,7 @@ from __future__ import annotations
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Unpack
+from weakref import WeakValueDictionary
 
 import torch
 from pydantic import ValidationError
@@ -22,6 +23,7 @@ from specdec_core.interface.settings import ModelOptions, ModelSettings, TargetC
 from specdec_core.models.device import parse_device, parse_dtype
 from specdec_core.models.fast.compiling import compile_as_set
 from specdec_core.models.fast.packing import pack_as_set
+from specdec_core.models.fast.static import StaticPasses
 from specdec_core.models.inflation import inflate
 from specdec_core.models.load.adapter import read_adapter, refuse_adapter_on_hub, with_adapter
 from specdec_core.models.load.checkpoint import (
@@ -33,6 +35,7 @@ from specdec_core.models.load.checkpoint import (
 )
 from specdec_core.models.load.locate import locate, read_tokenizer, reading_model
 from specdec_core.models.load.quantization import check_unquantized, is_quantized, quantization_settings
+from specdec_core.models.load.resolve import model_folder
 from specdec_core.models.load.wrapping import wrap_model
 from specdec_core.models.loaded import LoadedModel
 from specdec_core.models.packages import require
@@ -41,6 +44,8 @@ from specdec_core.registry.validation_errors import describe
 
 _FLASH = {"flash_attention_2": "flash_attn", "flash_attention_3": "flash_attn_interface"}
 """Packages of attention implementations that PyTorch does not have."""
+_COMPILED: WeakValueDictionary[Any, StaticPasses] = WeakValueDictionary()
+"""Compiled passes that are in use, by the `_identity` of their model."""
 
 
 def load_model(
@@ -78,6 +83,9 @@ def load_as_set(
 ) -> LoadedModel:
     """Load a model as settings say, with what a target's settings add.
 
+    A compiled model is shared: as long as it is in use, it is returned to whoever loads it with the same settings,
+    unless its files have changed. Do not change its weights.
+
     Args:
         settings: Which model, and how it is loaded.
         folder: Base for relative paths.
@@ -87,11 +95,31 @@ def load_as_set(
     Raises:
         ModelError: See `load_model`.
     """
+    identity = _identity(settings, folder, trust_remote_code) if settings.compile is True else None
+    passes = _COMPILED.get(identity)
+    if passes is not None and passes.failed is None:
+        return passes.model
     loaded = wrap_model(*_read(settings, folder, trust_remote_code, target))
     if isinstance(settings, TargetConfig) and settings.inflate is not None:
         loaded = inflate(loaded, **settings.inflate.model_dump())
     loaded = compile_as_set(pack_as_set(loaded, settings.packed), settings.compile)
+    # A draft model that takes weights from its target is not for another target.
+    if loaded.passes is not None and not getattr(loaded.model.config, "modules_of_target", None):
+        _COMPILED[identity] = loaded.passes
     return with_exact_shapes(loaded, settings.exact_shapes) if isinstance(settings, TargetConfig) else loaded
+
+
+def _identity(settings: ModelSettings, folder: Path, trust_remote_code: bool) -> tuple[Any, ...]:
+    """Return what a compiled model depends on, its files by their names, times and sizes."""
+    fields = {*ModelSettings.model_fields, "inflate"} - {"device"}
+    given = settings.model_dump_json(include=fields, exclude_none=True), str(parse_device(settings.device))
+    model = model_folder(settings.model, folder)
+    folders = set() if model is None else {model, model / (settings.subfolder or "")}
+    if settings.adapter is not None:
+        folders.add(input_path(settings.adapter, folder, ModelError))
+    files = sorted(file for each in folders for file in each.glob("*") if file.is_file())
+    stamps = tuple((str(file), (about := file.stat()).st_mtime_ns, about.st_size) for file in files)
+    return *given, torch.get_num_threads(), trust_remote_code, stamps
 
 
 def _read(
