@@ -1,7 +1,5 @@
 """Tiny random models that take images or sound, built from configs, and prompts with them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A vocabulary of three letters, and its tokenizer."""
 
-from __future__ import annotations
-
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast

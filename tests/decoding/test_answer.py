@@ -1,7 +1,5 @@
 """What Python decides from the target's best tokens is what the rule decides from its scores."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

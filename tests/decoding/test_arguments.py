@@ -1,7 +1,5 @@
 """Arguments of a decoder: plugins by name, settings as keywords, one prompt or several."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

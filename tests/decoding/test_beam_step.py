@@ -1,7 +1,5 @@
 """One step of beam search where not all beams are known."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Beam search gives the sequences and scores of the model's own `generate(num_beams=w)`, with any drafter."""
 
-from __future__ import annotations
-
 import copy
 import functools
 from itertools import product

@@ -1,7 +1,5 @@
 """Conversations: turns equal those of transformers, and the cache is kept where the text is unchanged."""
 
-from __future__ import annotations
-
 from contextlib import contextmanager
 from random import Random
 

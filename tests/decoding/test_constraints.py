@@ -3,8 +3,6 @@
 What is legal is said here by a list of all texts, not by the library that the code asks.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from functools import lru_cache
 from random import Random

@@ -1,7 +1,5 @@
 """`generate_with`: what plain `generate` of transformers does, in fewer forward passes."""
 
-from __future__ import annotations
-
 import copy
 from collections import Counter
 

@@ -1,7 +1,5 @@
 """The recorder draws tokens and records their q. All ways of drawing agree."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

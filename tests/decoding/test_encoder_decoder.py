@@ -3,8 +3,6 @@
 The sources differ so much that a sequence that attends to another one's source gives other tokens.
 """
 
-from __future__ import annotations
-
 import copy
 import functools
 from collections import Counter

@@ -1,7 +1,5 @@
 """Settings at the ends of their ranges, and beyond."""
 
-from __future__ import annotations
-
 import pytest
 
 from specdec_core.decoding.decoder import Decoder

@@ -1,7 +1,5 @@
 """A faulty plugin costs speed but never a token, or raises under `strict`. Errors about prompts say what to do."""
 
-from __future__ import annotations
-
 import re
 import warnings
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Greedy decoding gives the tokens of the model's own `generate`, with any drafter."""
 
-from __future__ import annotations
-
 import pytest
 
 from specdec_core.decoding.decoder import Decoder

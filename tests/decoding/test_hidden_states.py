@@ -1,7 +1,5 @@
 """Drafters see the hidden state from which the target predicted the last token, and the outputs of its layers."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

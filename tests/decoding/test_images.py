@@ -1,7 +1,5 @@
 """Prompts with images and sound: `generate_with` reads them once, then decodes as plain `generate` does."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import pytest

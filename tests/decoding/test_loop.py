@@ -1,7 +1,5 @@
 """The decoding loop: where sequences end, limits, seeds, streaming and observers."""
 
-from __future__ import annotations
-
 from itertools import chain
 from types import SimpleNamespace
 

@@ -4,8 +4,6 @@ Each sample is decoded a few hundred sequences at a time: a step costs much the 
 That a sequence does not depend on the batch is tested exactly, token by token, in `test_loop`.
 """
 
-from __future__ import annotations
-
 import pytest
 
 from specdec_core.decoding.decoder import Decoder

@@ -1,7 +1,5 @@
 """A drafter with a `max_length` is asked for drafts up to it, never beyond; the output stays the target's."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import pytest

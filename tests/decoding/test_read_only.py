@@ -1,7 +1,5 @@
 """Plugins are given the core's own state: a mistake cannot change it, and so not the text."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """Results: as a sequence, as text, and as HTML in a notebook."""
 
-from __future__ import annotations
-
 import re
 from html import unescape
 

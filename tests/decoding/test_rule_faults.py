@@ -1,7 +1,5 @@
 """An acceptance rule that raises or returns nonsense costs speed, never a token."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """Penalties, biases, bad words and a least length: exact in all forms of decoding."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from transformers.generation import LogitsProcessor, LogitsProcessorList

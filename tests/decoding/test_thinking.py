@@ -1,7 +1,5 @@
 """Where an answer thinks, and the acceptance inside and outside of that part."""
 
-from __future__ import annotations
-
 import pytest
 
 from specdec_core.decoding.chat import thinking_marks, thinking_span

@@ -1,7 +1,5 @@
 """Several threads may share a model, a drafter and a decoder: each gets the tokens it would get alone."""
 
-from __future__ import annotations
-
 import sys
 from concurrent.futures import ThreadPoolExecutor
 

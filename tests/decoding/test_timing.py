@@ -1,7 +1,5 @@
 """Which steps are timed."""
 
-from __future__ import annotations
-
 import pytest
 
 from specdec_core.costs.step_costs import measured_costs

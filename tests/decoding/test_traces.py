@@ -1,7 +1,5 @@
 """What a trace shows is what decided: p, q and r of each draft token, and the distribution after them."""
 
-from __future__ import annotations
-
 import re
 from html import unescape
 from itertools import accumulate

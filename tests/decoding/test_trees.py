@@ -1,7 +1,5 @@
 """Trees through the whole loop: exact at every temperature, for any shape, batch and drafter that drafts them."""
 
-from __future__ import annotations
-
 import warnings
 from itertools import product
 

@@ -3,8 +3,6 @@
 The audios differ so much that a sequence that attends to another one's gives other tokens.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from itertools import product
 

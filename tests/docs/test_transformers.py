@@ -1,7 +1,5 @@
 """The page on transformers: its examples print what it shows."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """The transformer drafter against its model run afresh on the same tokens."""
 
-from __future__ import annotations
-
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial

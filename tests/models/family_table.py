@@ -5,8 +5,6 @@ python -m tests.models.family_table qwen3_5 jamba     of some
 python -m tests.models.family_table --write           write docs/data/hybrids.json
 """
 
-from __future__ import annotations
-
 import json
 import sys
 import tempfile

@@ -1,7 +1,5 @@
 """Tiny random models of families with recurrent layers, built from configs, and texts of theirs with drafts."""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Other ways to run a family, sources for encoders, and random tokens."""
 
-from __future__ import annotations
-
 import torch
 
 from tests.tiny import ENCODER_DECODER

@@ -1,7 +1,5 @@
 """A checkpoint is complete and of safetensors, or it is refused before it misleads."""
 
-from __future__ import annotations
-
 import json
 import logging
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Compiled forward passes: when they are used, that they equal eager ones, and what happens if they do not."""
 
-from __future__ import annotations
-
 import warnings
 from dataclasses import replace
 

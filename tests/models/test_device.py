@@ -1,7 +1,5 @@
 """Transfers from a device, and how devices are named in results."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The table of families in docs/models.md says what the code does."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """Features: the embeddings of a model and its fingerprint."""
 
-from __future__ import annotations
-
 import copy
 from concurrent.futures import ThreadPoolExecutor
 

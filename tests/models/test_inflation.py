@@ -1,7 +1,5 @@
 """An inflated model costs more and gives the same distributions."""
 
-from __future__ import annotations
-
 import copy
 
 import pytest

@@ -1,7 +1,5 @@
 """Models that treat long texts differently: windows, and rotary frequencies that change with length."""
 
-from __future__ import annotations
-
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 

@@ -1,7 +1,5 @@
 """Loading models: folders, names, dtypes, devices, and errors with their reason."""
 
-from __future__ import annotations
-
 import json
 import logging
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """A model with packed weights gives the same logits, and the original stays unchanged."""
 
-from __future__ import annotations
-
 import subprocess
 from functools import partial
 

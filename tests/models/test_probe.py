@@ -1,7 +1,5 @@
 """Families without tests of their own are verified when they are loaded, or refused."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 import transformers

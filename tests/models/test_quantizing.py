@@ -1,7 +1,5 @@
 """`packed: int8`: a target whose weights are rounded for a CPU decodes its own distribution."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from pydantic import ValidationError

@@ -1,7 +1,5 @@
 """Targets with recurrent layers: states are restored after a rejection, and drafts change no text."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

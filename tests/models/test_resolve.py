@@ -1,7 +1,5 @@
 """Properties of a model that are known before it is loaded."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """A cached, ragged, rolled-back forward pass equals a fresh one on the same tokens, for every family."""
 
-from __future__ import annotations
-
 import copy
 import functools
 

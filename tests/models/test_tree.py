@@ -1,7 +1,5 @@
 """A token tree in one forward pass: each node sees its own path only, at its own depth, in every family."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """A model of another's first layers is the model that has no others; the original stays as it was."""
 
-from __future__ import annotations
-
 import copy
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Vocabularies of local models are compared when a study is read."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

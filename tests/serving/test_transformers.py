@@ -1,7 +1,5 @@
 """The files of `specdec export --to transformers` decode behind `model.generate`."""
 
-from __future__ import annotations
-
 import json
 import logging
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A target with an encoder from end to end: its sources on the command line, Ctrl-C, --resume, and drafting."""
 
-from __future__ import annotations
-
 import signal
 
 import pytest

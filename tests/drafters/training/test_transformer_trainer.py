@@ -1,7 +1,5 @@
 """`specdec train transformer` on tiny models: alpha rises, the result drafts, failures leave nothing half done."""
 
-from __future__ import annotations
-
 import json
 
 import pytest
