@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+from specdec_core.models import load_model
 from tests.docs.pages import ROOT, load
 
 TINY = [*("--sizes", "10M", "--configurations", "packed", "--temperatures", "0")]
@@ -48,6 +49,46 @@ def test_the_comparison_with_transformers_is_complete_and_continues(benchmark, m
     assert json.loads(out.read_text()) == second
     with pytest.raises(SystemExit, match="other settings"):
         run(script, monkeypatch, capsys, *TINY, "--gamma", "2", "--out", out)
+
+
+@pytest.mark.slow
+def test_engines_take_turns_and_their_texts_are_compared(benchmark, monkeypatch, capsys, tmp_path):
+    save, script = benchmark("engines.save"), benchmark("vs_engines")
+    monkeypatch.setattr(script, "ENVIRONMENTS", tmp_path)
+    monkeypatch.setitem(script.PRECISIONS["specdec"], "float32", ["float32"])
+    monkeypatch.setitem(script.PRECISIONS, "transformers", {"float32": ["float32", "float31"]})
+    drafter = load_model("builtin:drafter")
+    save.save(drafter, drafter.model, tmp_path / "models" / "tiny" / "drafter")
+    save.save(drafter, save.inflated(drafter.model, 3, 1024), tmp_path / "models" / "tiny" / "target")
+    words = [
+        "--models",
+        "tiny",
+        "--engines",
+        "specdec",
+        "transformers",
+        "--precisions",
+        "float32",
+        "--tokens",
+        "9",
+    ]
+    words += ["--gammas", "2", "--ngrams", "2", "--prompts", "2", "--rounds", "1", "--threads", "1"]
+    (group,) = run(script, monkeypatch, capsys, *words)["rows"]
+    assert list(group["refused"]) == ["transformers float31"]
+    assert "float31" in group["refused"]["transformers float31"]
+    found = {(row["engine"], row["method"]): row for row in group["rows"]}
+    assert len(found) == 7
+    assert {row["equal_texts"] for row in found.values()} == {"2 of 2"}
+    assert all(row["tokens_per_second"]["min"] > 0 for row in found.values())
+    for engine in ("specdec", "transformers"):  # the draft model is the target: two drafted tokens and another
+        assert found[engine, "plain"]["target_passes"] == 18
+        assert found[engine, "draft"]["target_passes"] == 6
+
+
+def test_prompt_lookup_copies_what_followed_the_longest_most_recent_match(benchmark):
+    copied = benchmark("engines.lookup").copied
+    assert copied([1, 2, 3, 7, 2, 3, 8, 2, 3], 2, ngram=2) == [8, 2]
+    assert copied([1, 2, 3, 7, 2, 3, 8, 1, 2, 3], 3, ngram=3) == [7, 2, 3]
+    assert copied([1, 2, 3], 2, ngram=2) == []
 
 
 def test_a_file_of_something_else_is_refused(benchmark, tmp_path):

@@ -7,7 +7,6 @@ import runpy
 import shlex
 import shutil
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +64,6 @@ SMALLER = {
     r"^measure examples/quickstart": "--gamma 2 --timings 1 --set prompts.limit=1"
     " --set generation.max_new_tokens=8 --set target=builtin:target",
     r"^measure ": "--prompts '{builtin: heldout, limit: 1}' --max-new-tokens 8 --gamma 2 --timings 1",
-    r"^benchmarks/vs_llama_cpp": "--layers 1 --width 128 --repeats 1 --formats q8_0",
     r"^tune examples/": "--set prompts.limit=2 --set generation.max_new_tokens=4 --set repeats=1 --best 1"
     " --set 'runs=[{drafter: prompt-copy, grid: {gamma: [1, 2]}}]'",
     r"^check .* -- ": "-k full_capacity",  # an option of pytest
@@ -126,9 +124,6 @@ def marked(commands: list[list[str]]) -> list[Any]:
         marks = [pytest.mark.slow] if SLOW.search(line) else []
         if "--ray" in words or "benchmarks/cluster.py" in words:
             marks = [pytest.mark.cluster]
-        if "benchmarks/vs_llama_cpp.py" in words:
-            missing = [name for name in ("gguf", "llama_cpp") if find_spec(name) is None]
-            marks.append(pytest.mark.skipif(bool(missing), reason=f"not installed: {', '.join(missing)}"))
         found.append(pytest.param(words, marks=marks, id=identity(words)))
         seen.add(same)
     return found
