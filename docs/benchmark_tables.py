@@ -1,7 +1,7 @@
 """Tables of docs/benchmarks.md, from what two benchmarks write, and tables of other pages that were recorded once.
 
 python benchmarks/vs_transformers.py --out docs/data/vs_transformers.json
-python benchmarks/accelerator.py --out docs/data/accelerator.json
+benchmarks/gpu/run speed --out docs/data/gpu    # likewise correctness and choose
 python docs/generate.py
 
 docs/data/recorded.json has all other measurements: for each the command, machine, date and rows, and the columns
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -203,103 +203,22 @@ def _counted(found: dict[str, Any] | None) -> tuple[str, str]:
 
 def gpu() -> str:
     """Return on which GPU specdec has run, or that it has run on none."""
-    if not (DATA / "accelerator.json").exists():
-        return "**specdec has not run on a GPU yet.** What the pages say about GPUs is design, not measurement.\n"
-    found = _data("accelerator")
-    return f"specdec was run on {found['machine']['gpu']} on {found['date']}: [results](benchmarks.md#on-a-gpu).\n"
+    for found in _on_gpus():
+        gpu_name, date = found["machine"]["gpu"], found["date"]
+        return f"specdec was run on {gpu_name} on {date}: [results](benchmarks.md#on-a-gpu).\n"
+    return "**specdec has not run on a GPU yet.** What the pages say about GPUs is design, not measurement.\n"
 
 
 def accelerator() -> str:
     """Return everything that was measured on a GPU, or that nothing was."""
-    if not (DATA / "accelerator.json").exists():
-        return gpu()
-    rows = [row for row in _data("accelerator")["rows"] if not {"failed", "left_out"} & row.keys()]
-    parts = {
-        name: [row for row in rows if row["key"]["part"] == name]
-        for name in ("tests", "framework", "verify", "pairs")
-    }
-    texts = [_measured("accelerator") + "\n", *(_PARTS[name](found) for name, found in parts.items() if found)]
-    missing = _data("accelerator")["missing"]
-    if missing:
-        texts.append("Not measured:\n\n" + "".join(f"- {name}: {reason}\n" for name, reason in missing.items()))
-    return "\n".join(texts)
+    return "\n".join(found["table"] for found in _on_gpus()) or gpu()
 
 
-def _tests(rows: list[dict[str, Any]]) -> str:
-    device = _data("accelerator")["settings"]["device"]
-    return "".join(
-        f"- Tests with `--device {device}`, {row['key']['mode']}: "
-        f"{', '.join(f'{count} {name}' for name, count in row['counts'].items())}\n"
-        for row in rows
-    )
+def _on_gpus() -> list[dict[str, Any]]:
+    """Return what the commands of `benchmarks/gpu/run` wrote."""
+    return [json.loads(path.read_text(encoding="utf-8")) for path in sorted((DATA / "gpu").glob("*.json"))]
 
 
-def _framework(rows: list[dict[str, Any]]) -> str:
-    head = ("models", "batch", "temperature", "step, ms", "drafter", "target and acceptance", "rest")
-    names = ("step_ms", "draft_ms", "verify_ms", "rest_ms")
-    return table(
-        head,
-        [
-            (
-                row["key"]["mode"],
-                str(row["key"]["batch_size"]),
-                f"{row['key']['temperature']:g}",
-                *(_range(row[one]) for one in names),
-            )
-            for row in rows
-        ],
-    )
-
-
-def _verify(rows: list[dict[str, Any]]) -> str:
-    longest = max(len(row["relative"]) for row in rows) - 1
-    shown = [k for k in (1, 2, 4, 8, 16) if k <= longest]
-    head = ("target", "models", "floor, ms", "T(0), ms", *(f"T({k}) / T(0)" for k in shown))
-    return table(
-        head,
-        [
-            (
-                row["key"]["target"],
-                row["key"]["mode"],
-                f"{row['floor_ms']:.2f}",
-                f"{row['verify_ms'][0]:.2f}",
-                *(f"{row['relative'][k]:.2f}" for k in shown),
-            )
-            for row in rows
-        ],
-    )
-
-
-def _pairs(rows: list[dict[str, Any]]) -> str:
-    head = ("target", "batch", "temperature", "models", "drafter", "α", "c", "Theorem 3.8", "tokens/s")
-    return table(
-        (*head, f"over {_data('accelerator')['settings']['modes'][-1]} baseline", "over transformers"),
-        [
-            (
-                row["key"]["target"],
-                str(row["key"]["batch_size"]),
-                f"{row['key']['temperature']:g}",
-                one["mode"],
-                one["drafter"],
-                f"{one['theory']['alpha']:.2f}",
-                f"{one['theory']['c']:.3f}",
-                f"{one['theory']['improvement']:.2f}×",
-                f"{one['specdec_tokens_per_second']['median']:.1f}",
-                _range(one["over_baseline"]),
-                f"{_range(one['ratio'])}, {'plain' if one['against'] == 'baseline' else 'assisted'}",
-            )
-            for row in rows
-            for one in row["rows"]
-        ],
-    )
-
-
-_PARTS: dict[str, Callable[[list[dict[str, Any]]], str]] = {
-    "tests": _tests,
-    "framework": _framework,
-    "verify": _verify,
-    "pairs": _pairs,
-}
 TABLES = {
     "front": front,
     "readme": lambda: front("docs/"),

@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import os
 import re
 import subprocess
 import sys
@@ -13,7 +14,7 @@ from tests.docs.pages import ROOT, load
 
 TINY = [*("--sizes", "10M", "--configurations", "packed", "--temperatures", "0")]
 TINY += ["--tokens", "4", "--quick", "--threads", "1"]
-SMOKE = ["--device", "cpu", "--dtype", "float32", "--smoke", "--modes", "eager"]
+SMOKE = ["--device", "cpu", "--dtype", "float32", "--tiny"]
 
 
 @pytest.fixture
@@ -100,24 +101,24 @@ def test_a_file_of_something_else_is_refused(benchmark, tmp_path):
 
 
 @pytest.mark.slow
-def test_the_benchmark_of_a_gpu_runs_and_its_tables_are_drawn(tmp_path, monkeypatch):
-    def measured():
-        command = [sys.executable, str(ROOT / "benchmarks" / "accelerator.py"), *SMOKE]
+def test_the_commands_for_a_gpu_run_and_continue(tmp_path, monkeypatch):
+    def measured(*words):
+        command = [str(ROOT / "benchmarks" / "gpu" / "run"), *words, *SMOKE, "--out", str(tmp_path / "gpu")]
         done = subprocess.run(
-            [*command, "--out", str(tmp_path / "accelerator.json")], capture_output=True, text=True
+            command, capture_output=True, text=True, env={**os.environ, "PYTHON": sys.executable}
         )
-        assert done.returncode == 0, done.stderr
-        return json.loads(done.stdout)
+        assert done.returncode == 0, done.stdout + done.stderr
+        (path,) = (tmp_path / "gpu").glob(f"{words[0]}*.json")
+        return json.loads(path.read_text())
 
-    found = measured()
-    assert not found["missing"]
-    assert [row["counts"].keys() for row in found["rows"] if row["key"]["part"] == "tests"] == [{"passed"}]
-    assert measured()["rows"] == found["rows"]
+    first = measured("speed", "--only", "110 1 eager")
+    assert [row["key"]["method"] for row in first["rows"]] == ["plain", "transformer", "prompt-copy", "eagle3"]
+    assert not first["missing"]
+    assert measured("speed", "--only", "110 1 eager") == first  # not measured again
+    assert measured("correctness", "--only", "lossless")["rows"][0]["passed"] > 9
     tables = load(ROOT / "docs" / "benchmark_tables.py")
     monkeypatch.setattr(tables, "DATA", tmp_path)
-    drawn = tables.accelerator()
-    assert drawn.count("\n| tiny |") == 1 + 2 * 2  # T(k), and the baseline and a drafter at two batch sizes
-    assert "has not run on a GPU" not in drawn
+    assert tables.accelerator().count("| tiny | 110 | 1 | eager |") == 4
 
 
 def test_what_was_recorded_once_says_how_and_where_and_stands_on_a_page():

@@ -76,8 +76,6 @@ SMALLER = {
     r"^train (transformer|parallel|heads|eagle3|early-exit)": "--text text.py --samples 128"
     " --held-out 32 --length 32 --batch-tokens 64 --minutes 0.001",
     r"^benchmarks/vs_transformers": "--sizes 10M --configurations packed --tokens 8 --temperatures 0 --threads 1",
-    # Compiling takes minutes.
-    r"^benchmarks/accelerator": "--device cpu --smoke --modes eager --parts verify --out results.json",
     r"^benchmarks/batches": f"{BRIEF} --threads 1 --new-tokens 8 --batch-sizes 2",
     r"^benchmarks/overhead": "--vocab 100 --layers 1 --hidden 8 --contexts 10 --steps 12 --threads 1",
     r"^benchmarks/controllers": f"{ONE_PROMPT} --only prompt-copy --gammas 1 --temperatures 0",
