@@ -142,11 +142,14 @@ void multiply(const Rows& rows, const Tensor& packed, const Output& output) {
   });
 }
 
-// Round a row of whole groups to int8, with a scale for each group.
+// Round a row to int8, with a scale for each group. Inputs that the last group lacks are 0.
 void round_row(const float* row, int64_t inputs, int8_t* values, float* scales, int* offsets) {
   for (int64_t g = 0; g * GROUP < inputs; g++) {
     __m512 parts[2];
-    for (int h = 0; h < 2; h++) parts[h] = _mm512_loadu_ps(row + g * GROUP + h * LANES);
+    for (int h = 0; h < 2; h++) {
+      const int64_t first = g * GROUP + h * LANES, left = std::clamp<int64_t>(inputs - first, 0, LANES);
+      parts[h] = _mm512_maskz_loadu_ps((1 << left) - 1, row + first);
+    }
     const float largest = _mm512_reduce_max_ps(_mm512_max_ps(_mm512_abs_ps(parts[0]), _mm512_abs_ps(parts[1])));
     const __m512 steps = _mm512_set1_ps(largest > 0 ? 127 / largest : 0);
     int total = 0;

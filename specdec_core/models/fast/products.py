@@ -40,16 +40,17 @@ class NativeProduct:
         self._outputs, self._dtype = len(weight), weight.dtype if scales is None else torch.float32
         self._bias, self._scales = None if bias is None else bias.float(), scales
         each = _INPUTS[weight.dtype]
-        self._missing = -weight.shape[1] % (each if scales is None else _GROUP)
-        padded = pad(weight, (0, self._missing, 0, -len(weight) % _LANES))
+        missing = -weight.shape[1] % (each if scales is None else _GROUP)
+        self._odd = scales is None and missing > 0
+        padded = pad(weight, (0, missing, 0, -len(weight) % _LANES))
         self._packed = padded.view(-1, _LANES, padded.shape[1] // each, each).transpose(1, 2).contiguous()
         use_huge_pages(self._packed)
 
     def __call__(self, rows: Tensor) -> Tensor:
         """Multiply rows `[..., in]` of any dtype, and add the bias; return `[..., out]` in their dtype."""
         inputs = rows.to(self._dtype)
-        if self._missing:
-            inputs = pad(inputs, (0, self._missing))
+        if self._odd:  # not `pad`, which would fix the number of rows where it is traced
+            inputs = torch.cat([inputs, torch.zeros_like(inputs[..., :1])], -1)
         product: Tensor = torch.ops.specdec.product(inputs, self._packed, self._scales, self._bias, self._outputs)
         return product.to(rows.dtype)
 
