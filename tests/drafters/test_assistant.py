@@ -39,10 +39,17 @@ def drafted(target, assistant, tokens, count):
     """What transformers drafts after a text that the target read without a cache."""
     assistant.generation_config.num_assistant_tokens = count
     settings = GenerationConfig(max_length=1000)
-    generator = SinglePositionMultiTokenCandidateGenerator(assistant, target.get_input_embeddings(), settings)
+    ids = torch.tensor([tokens])
+    generator = SinglePositionMultiTokenCandidateGenerator(
+        **{"input_ids": ids, "model_kwargs": {}},  # of transformers 5.17
+        assistant_model=assistant,
+        target_model_input_embeddings=target.get_input_embeddings(),
+        generation_config=settings,
+    )
     asked = {"output_hidden_states": True, "return_shared_kv_states": True, "use_cache": False}
-    output = target(torch.tensor([tokens[:-1]]), **asked)
-    return generator.get_candidates(torch.tensor([tokens]), {}, output, False, 0)[0][0, len(tokens) :].tolist()
+    output = target(ids[:, :-1], **asked)
+    # The last of the tokens that the target read; transformers 5.17 asks for its number in the first step, too.
+    return generator.get_candidates(ids, {}, output, False, len(tokens) - 2)[0][0, len(tokens) :].tolist()
 
 
 CASES = [("shared", True), ("keys-are-values", False), pytest.param("unified", False, marks=pytest.mark.slow)]

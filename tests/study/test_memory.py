@@ -14,6 +14,7 @@ from specdec_core.study import load_study
 from specdec_core.study.memory import memory_needs
 from specdec_core.study.run.runner import run_study
 from tests.models.hybrids import hybrid
+from tests.multimodal import build
 
 STUDY = """\
 target: {{model: {target}, packed: false, dtype: float32}}
@@ -94,7 +95,7 @@ def test_recurrent_layers_keep_no_keys(study, family, tmp_path):
 
 
 def test_a_model_with_images_is_counted_with_their_encoder(study, tmp_path):
-    model = hybrid("glm5_next")
+    model = build("mistral3")
     model.save_pretrained(tmp_path / "model")
     text = STUDY.replace("[a b c, d e, f, g h i]", "{{tokens: [[3, 4, 5]]}}").replace(
         "drafter: echo", "drafter: random"
