@@ -113,7 +113,7 @@ class ModelDraftSession(DraftSession):
         self._count = count
         # Of the tokens of a line, each of which is the only node of its level: made once, for all drafts.
         chain = torch.arange(-1, session.max_gamma - 1).expand(session.batch_size, -1)
-        self._parents = chain.split(1, dim=1)
+        self._parents = torch.split(chain, 1, dim=1)
 
     def propose(self, request: DraftRequest) -> Proposal:
         """Draft token by token, or a tree level by level; with a mask token, all in one pass."""
