@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -42,11 +43,14 @@ class CapturedLine:
         Returns:
             The tokens `[B]`; where drafts are sampled, also q `[B, V]` float32.
         """
-        to_probs = LogitsToProbs(self.settings)
-        if to_probs.greedy:
-            return (argmax(to_probs.scores(logits)),)
-        q = to_probs(logits)
+        if self._to_probs.greedy:
+            return (argmax(self._to_probs.scores(logits)),)
+        q = self._to_probs(logits)
         return draw(q, uniforms), q
+
+    @cached_property
+    def _to_probs(self) -> LogitsToProbs:
+        return LogitsToProbs(self.settings)
 
     def finish(self, drawn: Sequence[tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
         """Return the tokens `[B, G]` int64.
@@ -55,14 +59,13 @@ class CapturedLine:
             drawn: What was drawn at each of G positions.
 
         Returns:
-            The tokens; where drafts are sampled, also q `[B, G, V]`, and what `possible` says.
+            The tokens; where drafts are sampled, also q `[B, G, V]`, and what `possible` says, unless it is None.
         """
         tokens, *q = (torch.stack(part, dim=1) for part in zip(*drawn, strict=True))
         if not q:
             return (tokens,)
         faults = possible(Proposal(tokens, (len(drawn),) * len(tokens), Dense(q[0])))
-        assert faults is not None, "on a GPU, nothing is known before it is fetched"
-        return tokens, q[0], faults
+        return (tokens, q[0]) if faults is None else (tokens, q[0], faults)
 
 
 @dataclass(frozen=True)

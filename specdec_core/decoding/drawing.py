@@ -318,6 +318,7 @@ class DraftRecorder:
         self._record = DraftRecord(*self._shape, self._device)
         self._forks: list[DraftRecorder] = []
         self._sampler = sampler or DraftSampler()
+        self._line_sampler = CapturedLine(to_probs.settings)
         self._new_tree = new_tree
         self._is_fork = is_fork
         self.start((), (0,) * batch_size)
@@ -400,19 +401,19 @@ class DraftRecorder:
     def sample_line(self, run: Callable[[Line], Sequence[Tensor] | None]) -> bool:
         """See `DraftRequest.sample_line`."""
         begun = len(self._record) or self._record.extended or self._levels is not None
-        if begun or self._device.type != "cuda" or type(self._sampler) is not DraftSampler:
+        if begun or type(self._sampler) is not DraftSampler:
             return False
-        self._uncaptured = self._why_uncaptured()
-        if self._uncaptured is not None:
+        if reason := self._why_uncaptured():
+            self._uncaptured = reason if self._device.type == "cuda" else None  # elsewhere it costs little
             return False
         numbers = [[] for _ in self.budget] if self._to_probs.greedy else self._take_numbers()
-        made = run(Line(CapturedLine(self._to_probs.settings), self.budget, numbers, self._device))
+        made = run(Line(self._line_sampler, self.budget, numbers, self._device))
         if made is None:
             return False
         width = max(self.budget)
         tokens, *sampled = made
         if sampled:
-            self.faults = sampled[1][:, :width]
+            self.faults = sampled[1][:, :width] if len(sampled) > 1 else None
         self._record.add_line(tokens[:, :width], Dense(sampled[0][:, :width]) if sampled else PointMass())
         self._lengths, self._left, self._in_line = list(self.budget), [0] * len(self.budget), True
         return True

@@ -1,6 +1,7 @@
 """Compiled forward passes: when they are used, that they equal eager ones, and what happens if they do not."""
 
 import warnings
+from copy import copy
 from dataclasses import replace
 
 import pytest
@@ -18,6 +19,8 @@ from specdec_core.models.fast.cuda_graphs import IDLE, GraphPasses
 from specdec_core.models.fast.inductor import InductorPasses
 from specdec_core.models.fast.static import CheckedPass, StaticError, block_layout
 from tests.compiled import TOLERANCE, compiled, fixed, traced
+from tests.device.cases import PROMPTS, model_drafter, target_on, tokens_of
+from tests.lossless import SETTINGS
 from tests.pairwise import some
 from tests.tiny import DECODER_ONLY, FAMILIES, tiny_model
 
@@ -125,6 +128,27 @@ def test_caches_that_go_on_with_other_rows_and_more_tokens(kind, monkeypatch):
             logits += [session.forward([[9]] * len(rows)) for _ in range(3)]
     for eager, replayed in zip(logits[: len(logits) // 2], logits[len(logits) // 2 :], strict=True):
         torch.testing.assert_close(eager, replayed, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("sampling", ["greedy", "temperature-0.7-top-p-0.6"])
+def test_a_line_in_one_call_is_that_of_single_passes(sampling, monkeypatch):
+    """Tokens follow from p, q, the random numbers and what is cached. Greedy drafts are all accepted."""
+    lines = []
+    draft = InductorPasses.draft
+    monkeypatch.setattr(InductorPasses, "draft", lambda *given: lines.append(draft(*given)) or lines[-1])
+    eager, static = copy(model_drafter("cpu")), copy(model_drafter("cpu"))
+    if sampling == "greedy":
+        eager.loaded = target_on("cpu")
+    static.loaded = compiled(eager.loaded, "symbolic")
+    results = []
+    for drafter in (eager, static):
+        decoder = Decoder(target_on("cpu"), drafter, gamma=4, sampling=SETTINGS[sampling], strict=True)
+        results.append([decoder.generate(PROMPTS[:rows], max_new_tokens=30, seed=3) for rows in (1, 4)])
+    for single, whole in zip(*results, strict=True):
+        assert tokens_of(whole) == tokens_of(single)
+        assert whole.metrics.accepted == single.metrics.accepted > 0
+    assert len(lines) > 5
+    assert all(lines)
 
 
 def test_trees_and_prompts_run_eagerly_beside_static_passes():

@@ -156,8 +156,8 @@ class ModelDraftSession(DraftSession):
         self._model.close()
 
     def _draw_line(self, request: DraftRequest) -> bool:
-        """Draft a line in one captured function; return False where the model or the request cannot."""
-        if not self._model.decides:
+        """Draft a line in one call; return False where the model or the request cannot."""
+        if not self._model.drafts:
             return False
         fresh = self._unread(request)
         plain = self._states(request, list(map(len, fresh)), masks=0) is None

@@ -12,6 +12,7 @@ import logging
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from operator import add
 from typing import Any
 
 import torch
@@ -21,10 +22,10 @@ from torch._subclasses import FakeTensor, FakeTensorMode
 from torch.fx import GraphModule
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
-from torch.nn.functional import pad
 
 from specdec_core.models.fast.packing import is_packed
 from specdec_core.models.fast.static import CAPTURING, CheckedPass, Outputs, Rows, StaticForward, StaticPasses
+from specdec_core.models.fast.static_step import Line
 from specdec_core.models.loaded import LoadedModel
 from specdec_core.models.run.cache import SlotCache
 from specdec_core.models.run.encoder import EncoderMemory
@@ -46,6 +47,8 @@ class InductorPasses(StaticPasses):
         compiler: What compiles a graph; by default Inductor. Like `compile_graph`.
     """
 
+    drafts = True
+
     def __init__(
         self, loaded: LoadedModel, tolerance: float, compiler: Callable[..., Callable[..., Outputs]] | None = None
     ) -> None:
@@ -61,13 +64,13 @@ class InductorPasses(StaticPasses):
         """See `StaticPasses`."""
         buffers = cache.buffers()
         source = [] if memory is None else memory.buffers()
-        end = max(length + count for length, _, count in zip(*rows, strict=True))
+        end = max(map(add, rows[0], rows[2]))
         # Code for any size is not for a size of 1.
         if end == 1 or (memory is not None and (not source or source[0].shape[1] == 1)):
             return None
         if tokens.shape[1] == 1 and self._packed:
             # With packed weights, two columns take as long as one. Without, one column is compiled separately.
-            tokens = pad(tokens, (0, 1))
+            tokens = torch.cat([tokens, tokens], dim=1)
         if len(self._numbers) < end:
             self._numbers = torch.arange(2 * end)
         inputs = (tokens, torch.tensor(rows), self._numbers[:end], *buffers, *source)
@@ -78,6 +81,25 @@ class InductorPasses(StaticPasses):
                 compiled = self._compiled.get(kind) or self._compile(layers, inputs, len(buffers))
                 self._compiled[kind] = compiled
         return Output(*compiled(*inputs))
+
+    def draft(
+        self, cache: SlotCache, layers: Sequence[int], tokens: Sequence[Sequence[int]], rows: Rows, line: Line
+    ) -> Outputs | None:
+        """See `StaticPasses`. Each token is a call of the compiled pass, with nothing but its draw between."""
+        lengths, padding, counts = rows
+        spare, drawn = min(padding), list[Outputs]()  # no row needs the spare columns
+        block, rows = torch.tensor(tokens)[:, spare:].contiguous(), (lengths, [n - spare for n in padding], counts)
+        numbers = torch.tensor([row or [0.5] * max(line.lengths) for row in line.numbers], dtype=torch.double)
+        for at in range(max(line.lengths)):
+            output = self.run(cache, None, layers, block, rows)
+            if output is None:
+                return None
+            drawn.append(line.sampler.draw(output.logits[:, block.shape[1] - 1], numbers[:, at]))
+            block = drawn[-1][0][:, None]
+            # The last token of a draft is not read.
+            read = [int(n > at + 1) for n in line.lengths]
+            rows = [end + at for end in map(add, lengths, counts)], [0] * len(read), read
+        return line.sampler.finish(drawn)
 
     def _compile(self, layers: Sequence[int], inputs: Sequence[Tensor], cached: int) -> CheckedPass:
         begun, name = time.perf_counter(), self._loaded.name

@@ -147,7 +147,9 @@ class StaticPasses(ABC):
     """
 
     decides = False
-    """Whether decisions and drafts can be captured together with passes."""
+    """Whether decisions can be captured together with passes."""
+    drafts = False
+    """Whether all passes of a line are one call."""
 
     def __init__(self, loaded: LoadedModel, tolerance: float) -> None:
         self.failed: str | None = None
@@ -246,8 +248,8 @@ class StaticPasses(ABC):
 
     def draft(
         self, cache: SlotCache, layers: Sequence[int], tokens: Sequence[Sequence[int]], rows: Rows, line: Line
-    ) -> Outputs:
-        """Draft a line in one captured function. Only for passes that have `decides`. May raise anything.
+    ) -> Outputs | None:
+        """Draft a line in one call. Only for passes that have `drafts`. May raise anything.
 
         Args:
             cache: Keys and values of earlier tokens.
@@ -258,6 +260,6 @@ class StaticPasses(ABC):
 
         Returns:
             What the sampler made of at least as many tokens as the longest row has, in memory that the next pass
-            overwrites.
+            overwrites; None if passes have to run eagerly.
         """
         raise NotImplementedError

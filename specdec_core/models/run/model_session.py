@@ -218,6 +218,11 @@ class ModelSession:
         """Whether `decide` captures decisions together with passes."""
         return self._passes is not None and self._passes.decides and self._passes.failed is None
 
+    @property
+    def drafts(self) -> bool:
+        """Whether `draft` draws all tokens of a line in one call."""
+        return self._passes is not None and self._passes.drafts and self._passes.failed is None
+
     @inference_only
     def decide(
         self, uncached: Sequence[Sequence[int]], draft: Tensor, draft_lengths: Sequence[int], decision: Decision
@@ -249,7 +254,7 @@ class ModelSession:
 
     @inference_only
     def draft(self, uncached: Sequence[Sequence[int]], line: Line) -> Outputs | None:
-        """Read the uncached tokens and draft a line after them, as one captured function.
+        """Read the uncached tokens and draft a line after them in one call, which on a GPU is a captured function.
 
         The last token of each row's draft is not read.
 
@@ -259,12 +264,12 @@ class ModelSession:
 
         Returns:
             What the line's sampler returned, in memory that the next pass overwrites; the line may have more
-            columns. None where there is no captured function, as for more than `READ` uncached tokens: nothing
+            columns. None where that is not one call, as for more than `READ` uncached tokens: nothing
             was run.
         """
         fits = all(len(row) <= READ for row in uncached) and max(line.lengths) < WIDEST
         same = self._vocab_size == self._loaded.vocab_size and self.device == line.device
-        if not self.decides or not fits or not same:
+        if not self.drafts or not fits or not same or self._memory is not None:
             return None
         cache, passes, layers = self._cache, self._passes, self._forward.layers
         assert passes is not None
