@@ -62,7 +62,8 @@ class SmallHub:
         if name in _HEADS:
             write_random_eagle3(folder, load_model(str(self.path(_HEADS[name]))))
             return
-        tokenizer: Any = AutoTokenizer.from_pretrained(built_in)
+        whole = built_in.with_name(built_in.name.replace("t5-drafter", "t5-target"))  # which alone has a tokenizer
+        tokenizer: Any = AutoTokenizer.from_pretrained(whole)
         folder.mkdir()
         tokenizer.save_pretrained(folder)
         if name in _WITH_MTP:

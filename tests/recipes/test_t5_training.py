@@ -10,7 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from transformers import AutoModelForSeq2SeqLM
+from safetensors.torch import load_file
+from transformers import GenerationConfig
 
 from recipes.builtin_pair.parallel import worker
 from recipes.builtin_t5 import (
@@ -119,20 +120,26 @@ def test_a_drafter_begins_as_the_target_with_one_decoder_layer(small):
     assert torch.equal(found, expected)
 
 
+@pytest.mark.usefixtures("_small_shapes")
 @pytest.mark.parametrize("role", ["target", "drafter"])
 def test_an_exported_folder_is_the_model_in_half_precision(small, tokenizer, tmp_path, role):
-    model = small[role]
-    folder = tmp_path / role
-    architectures.export_role(role, model, tokenizer, folder)
-    loaded = AutoModelForSeq2SeqLM.from_pretrained(folder, dtype=torch.float32)
+    models = {"target": small["target"], "drafter": architectures.shortened(small["target"]).eval()}
+    models["drafter"].decoder.final_layer_norm.weight.data.mul_(1.1)
+    for name, one in models.items():
+        architectures.export_role(name, one, tokenizer, tmp_path / name)
+    model, folder = models[role], tmp_path / role
+    loaded = architectures.load_pair({name: tmp_path / name for name in models})[role]
     ids = torch.tensor([[7, 8, 9, 1]])
     rounded = copy.deepcopy(model).half().float()
     assert torch.equal(*(some(ids, decoder_input_ids=ids).logits for some in (rounded, loaded)))
     assert loaded.lm_head.weight is not loaded.shared.weight
     assert torch.equal(loaded.lm_head.weight, model.lm_head.weight.half().float())
+    names = load_file(folder / "model.safetensors")
+    assert all(name.startswith(("decoder.block.0.", "decoder.final")) for name in names) is (role == "drafter")
+    assert (folder / "tokenizer.json").exists() is (role == "target")
     config = json.loads((folder / "config.json").read_text())
     assert config["tie_word_embeddings"] is False
-    generation = loaded.generation_config
+    generation = GenerationConfig.from_pretrained(folder)
     assert (generation.decoder_start_token_id, generation.eos_token_id, generation.pad_token_id) == (0, 1, 0)
     assert model.lm_head.weight.dtype == torch.float32  # what was exported is not changed
 
@@ -173,11 +180,11 @@ def test_a_drafter_is_distilled_from_a_targets_checkpoint(small, tmp_path, monke
     for name in ("train", "valid", "greedy"):
         write(tmp_path, name, encoded(30))
     torch.save({"model": small["target"].state_dict()}, tmp_path / "target.pt")
-    run_alone(distil.distil, arguments_for(tmp_path, target=None), tmp_path, monkeypatch)
+    run_alone(distil.distil, arguments_for(tmp_path, target=None, train_head=False), tmp_path, monkeypatch)
     assert "drawing from: train, greedy" in capsys.readouterr().out
     state = torch.load(tmp_path / "drafter.pt", weights_only=True)
     given = small["target"].state_dict()
     changed = {name for name, weight in state["model"].items() if not torch.equal(given[name], weight)}
     kinds = {name.partition(".")[0] for name in changed}
-    assert kinds == {"decoder", "lm_head"}, "the encoder and its embedding stay the target's"
+    assert kinds == {"decoder"}, "encoder and embeddings stay the target's"
     assert len(state["model"]) < len(given)

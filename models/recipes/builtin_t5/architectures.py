@@ -15,6 +15,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import torch
+from safetensors.torch import load_file, save_file
 from torch import nn
 from transformers import T5Config, T5ForConditionalGeneration
 
@@ -22,6 +23,7 @@ from recipes.builtin_pair.architectures import BUILTIN, export, load_weights
 from recipes.builtin_t5.vocabulary import END_ID, PAD_ID, VOCABULARY_SIZE
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
     from transformers import PreTrainedTokenizerFast
@@ -76,6 +78,18 @@ def shortened(target: T5ForConditionalGeneration) -> T5ForConditionalGeneration:
     return model
 
 
+OF_TARGET = ("encoder", "shared", "decoder.embed_tokens", "lm_head")
+"""Modules of the drafter whose weights are the target's, and not in its folder."""
+
+
+def load_pair(folders: Mapping[str, Path]) -> dict[str, T5ForConditionalGeneration]:
+    """Load the shipped pair in float32, in evaluation mode."""
+    target = T5ForConditionalGeneration.from_pretrained(folders["target"], dtype=torch.float32).eval()
+    drafter = shortened(target).eval()
+    drafter.load_state_dict(load_file(folders["drafter"] / "model.safetensors"), strict=False)
+    return {"target": target, "drafter": drafter}
+
+
 def load_checkpoint(role: str, path: Path) -> T5ForConditionalGeneration:
     """Load a trained model from its checkpoint, in evaluation mode."""
     return load_weights(new_model(role, seed=0), path)
@@ -101,9 +115,27 @@ def write_tied(folder: Path, tied: bool) -> None:
     path.write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
 
 
+def keep_decoder(folder: Path) -> None:
+    """Take what is the target's out of the folder of a drafter: modules and tokenizer."""
+    weights = load_file(folder / "model.safetensors")
+    left = tuple(f"{module}." for module in OF_TARGET)
+    kept = {name: weight.clone() for name, weight in weights.items() if not name.startswith(left)}
+    save_file(kept, folder / "model.safetensors", {"format": "pt"})
+    path = folder / "config.json"
+    config = {**json.loads(path.read_text(encoding="utf-8")), "modules_of_target": OF_TARGET}
+    path.write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+    for tokenizer in folder.glob("tokenizer*"):
+        tokenizer.unlink()
+
+
 def export_role(
     role: str, model: T5ForConditionalGeneration, tokenizer: PreTrainedTokenizerFast, folder: Path
 ) -> None:
     """Write a model folder; see `recipes.builtin_pair.architectures.export`."""
-    tied = SHAPES[role]["tie_word_embeddings"]
-    export(model, tokenizer, folder, lambda path: write_tied(path, tied))
+
+    def finish(path: Path) -> None:
+        write_tied(path, SHAPES[role]["tie_word_embeddings"])
+        if role == "drafter":
+            keep_decoder(path)
+
+    export(model, tokenizer, folder, finish)

@@ -35,9 +35,9 @@ decoding, not a usable translator.
 | | |
 |---|---|
 | architecture | `T5ForConditionalGeneration` in the shape of v1.1 (gated GELU, no dropout): {encoder} encoder and {decoder} decoder layers, width {width}, {heads} heads of {head_width}, feed-forward {feed_forward}, {head} |
-| parameters | {parameters:,} |
+| parameters | {parameters:,}{own} |
 | stored as | float16 safetensors; loss on the two test sets in float32 {before} before rounding, {after} after |
-| tokenizer | Unigram with byte fallback, {vocabulary} pieces, the same in both folders; pad 0, `</s>` 1 |
+| tokenizer | Unigram with byte fallback, {vocabulary} pieces, in the target's folder; pad 0, `</s>` 1 |
 | trained lengths | up to {source} source tokens and {target} target tokens |
 | training | {tokens:.1f} million source and target tokens in {minutes:.0f} minutes on two shared CPU cores ({steps} steps), {how} |
 
@@ -88,11 +88,12 @@ versions and digests.
 PURPOSES = {
     "target": "The larger model of the built-in encoder-decoder pair. Speculative decoding preserves its distribution.",
     "drafter": "The smaller model of the built-in encoder-decoder pair, distilled from `t5-target`. It proposes draft "
-    "tokens,\nwhich the target verifies.",
+    "tokens,\nwhich the target verifies. The folder holds its decoder layer. Encoder, embeddings, output embedding and "
+    "tokenizer\nare the target's: specdec takes them from there (`modules_of_target` in `config.json`).",
 }
 HOW = {
     "target": "from scratch; cross-entropy",
-    "drafter": "of the decoder only, from the target's weights; KL and total variation to the target's distribution",
+    "drafter": "of the decoder only, in three runs from the target's weights; KL and total variation to the target's distribution",
 }
 HEADS = {False: "untied output embedding", True: "tied output embedding with T5's scaling"}
 TASKS = {"translation": "translation.jsonl", "summarization": "summarization.jsonl"}
@@ -152,6 +153,7 @@ def card(role: str, results: dict[str, Any], provenance: dict[str, Any]) -> str:
         feed_forward=shape["d_ff"],
         head=HEADS[shape["tie_word_embeddings"]],
         parameters=own["parameters"],
+        own=", of which the folder holds {own_parameters:,}".format_map(own) if role == "drafter" else "",
         before=" and ".join(f"{before[task]:.4f}" for task in TASKS),
         after=" and ".join(f"{results[task][role]['loss']:.4f}" for task in TASKS),
         vocabulary=VOCABULARY_SIZE,

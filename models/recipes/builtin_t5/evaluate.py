@@ -23,11 +23,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from safetensors.torch import load_file
 from torch.nn import functional
-from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+from transformers import AutoTokenizer
 
 from recipes.builtin_pair.results import LIBRARIES, Agreement, effort, print_results, sizes
-from recipes.builtin_t5.architectures import FOLDERS, load_checkpoint
+from recipes.builtin_t5.architectures import FOLDERS, load_checkpoint, load_pair
 from recipes.builtin_t5.batches import pad
 from recipes.builtin_t5.ngram import FOLDER, ORDERS
 from recipes.builtin_t5.samples import answer
@@ -176,16 +177,19 @@ def training_record(role: str, work: Path, tests: dict[str, Test]) -> dict[str, 
 def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     """Return all results as one object."""
     folders = {role: arguments.models / folder.name for role, folder in FOLDERS.items()}
-    pair = {
-        role: AutoModelForSeq2SeqLM.from_pretrained(folder, dtype=torch.float32).eval()
-        for role, folder in folders.items()
-    }
+    pair = load_pair(folders)
     tokenizer = AutoTokenizer.from_pretrained(folders["target"])
     torch.manual_seed(arguments.seed)
     tasks = {task: measure_task(task, pair, tokenizer, arguments) for task in TASKS}
     tests = {task: open_test(arguments.models / f"{task}.jsonl", tokenizer) for task in TASKS}
     models = {
-        role: {**sizes(model, folders[role]), **training_record(role, arguments.work, tests)}
+        role: {
+            **sizes(model, folders[role]),
+            "own_parameters": sum(
+                weight.numel() for weight in load_file(folders[role] / "model.safetensors").values()
+            ),
+            **training_record(role, arguments.work, tests),
+        }
         for role, model in pair.items()
     }
     return {**models, **tasks}
