@@ -9,7 +9,10 @@ specdec only).
 A prompt is decoded twice, for one new token and for all: the difference is the time while decoding. Engines take
 turns prompt by prompt. A sweep over the number of drafted tokens and the n-gram finds each engine's best settings
 on two prompts before. Each row says with which settings it was measured, how many of its texts are those of
-transformers in float32, and how many passes of the target they took.
+transformers in float32, and how many passes of the target they took. `refused` says what an engine cannot do.
+
+All run with `THP_MEM_ALLOC_ENABLE=1`, with which torch asks for huge pages. In all engines the C library asks for
+them with `GLIBC_TUNABLES=glibc.malloc.hugetlb=1` in the environment.
 
     benchmarks/engines/install                                  # 15 minutes; 6 GB in $SPECDEC_ENGINES
     benchmarks/engines/prepare 116M                             # 5 minutes
@@ -42,7 +45,7 @@ HERE = Path(__file__).parent / "engines"
 ENVIRONMENTS = Path(os.environ.get("SPECDEC_ENGINES", HERE.parents[1] / ".work" / "engines"))
 PRECISIONS = {
     "specdec": {"float32": ["float32", "float32-compiled"], "int8": ["int8", "int8-compiled"]},
-    "transformers": {"float32": ["float32"], "int8": ["int8"]},
+    "transformers": {"float32": ["float32", "float32-compiled"], "int8": ["int8"]},
     "openvino": {"float32": ["float32"], "int8": ["int8", "int8-default"]},
     "onnxruntime": {"float32": ["float32"], "int8": ["int8"]},
     "llama_cpp": {"float32": ["float32"], "int8": ["int8"]},
@@ -69,10 +72,10 @@ class Worker:
             raise SystemExit(
                 f"{engine}: there is no {python}. Run benchmarks/engines/install {engine}, or name others."
             )
-        env = os.environ | {"OMP_NUM_THREADS": str(threads), "TOKENIZERS_PARALLELISM": "false"}
+        env = {"OMP_NUM_THREADS": str(threads), "TOKENIZERS_PARALLELISM": "false", "THP_MEM_ALLOC_ENABLE": "1"}
         command = [str(python), str(HERE / "worker.py"), engine, str(threads)]
         self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=os.environ | env
         )
 
     def ask(self, kind: str, **arguments: Any) -> dict[str, Any]:
@@ -95,8 +98,10 @@ def main() -> None:
     """Run the benchmark and print the result."""
     options = parse()
     torch.set_num_threads(options.threads)
-    names = ("models", "prompts", "tokens", "rounds", "gammas", "ngrams", "threads")
-    results = Results(options.out, "vs_engines", {name: getattr(options, name) for name in names})
+    names = ("engines", "methods", "prompts", "tokens", "rounds", "gammas", "ngrams", "threads")
+    settings = {name: getattr(options, name) for name in names}
+    settings["glibc_tunables"] = os.environ.get("GLIBC_TUNABLES")
+    results = Results(options.out, "vs_engines", settings)
     bandwidth = memory_bandwidth()
     for models, precision, batch_size, temperature in product(
         options.models, options.precisions, options.batch_sizes, options.temperatures
@@ -154,9 +159,11 @@ def measure(
                     refused[f"{engine} {how} {method}"] = error
                 else:
                     cells.append(cell)
-        for _, batch, cell in product(range(options.rounds), batches, cells):
-            if error := cell.decode(batch):
-                raise SystemExit(f"{cell.names}: {error}")
+        for _, batch in product(range(options.rounds), batches):
+            for cell in list(cells):
+                if error := cell.decode(batch):
+                    refused[" ".join(cell.names.values())] = error
+                    cells.remove(cell)
     finally:
         for worker in workers:
             worker.close()
@@ -202,14 +209,15 @@ class Cell:
         if short or len(whole["tokens"]) != len(batch):
             return f"{len(whole['tokens'])} texts, some of {short[:1]} tokens; {self._tokens} were asked for"
         seconds = whole["seconds"] - first["seconds"]
-        self._rates.append(len(batch) * (self._tokens - 1) / seconds if seconds > 0 else float("nan"))
+        if seconds > 0:  # what else runs on the machine may take longer than all tokens
+            self._rates.append(len(batch) * (self._tokens - 1) / seconds)
         self._answers[json.dumps(batch)] = whole
         return None
 
     @property
     def rate(self) -> float:
-        """The median of tokens per second."""
-        return median(self._rates)
+        """The median of tokens per second, or 0 if no decoding took longer than its first token."""
+        return median(self._rates or [0.0])
 
     def row(self, expected: dict[str, list[list[int]]] | None) -> dict[str, Any]:
         """Return what was measured."""
@@ -223,7 +231,7 @@ class Cell:
         ]
         return self.names | {
             "settings": self.settings,
-            "tokens_per_second": spread(self._rates, 2),
+            "tokens_per_second": spread(self._rates or [0.0], 2),
             "target_passes": None if None in passes else sum(passes),
             "equal_texts": f"{sum(texts)} of {len(texts)}" if expected else None,
         }

@@ -1,5 +1,6 @@
-"""Tables of docs/benchmarks.md, from what two benchmarks write, and tables of other pages that were recorded once.
+"""Tables of docs/benchmarks.md, from what three benchmarks write, and tables of pages that were recorded once.
 
+python benchmarks/vs_engines.py --out docs/data/vs_engines.json
 python benchmarks/vs_transformers.py --out docs/data/vs_transformers.json
 benchmarks/gpu/run speed --out docs/data/gpu    # likewise correctness and choose
 python docs/generate.py
@@ -153,6 +154,63 @@ def front(folder: str = "") -> str:
     return f"{table(head, rows)}\n{_measured('vs_transformers')} Medians; {_counted_on('60M')}\n"
 
 
+# --- against other engines -------------------------------------------------------------------------------------
+
+
+_ENGINES = {
+    "specdec": "specdec",
+    "openvino": "OpenVINO GenAI",
+    "onnxruntime": "ONNX Runtime GenAI",
+    "llama_cpp": "llama.cpp",
+    "transformers": "transformers",
+    "vllm": "vLLM",
+}
+_WAYS = {"plain": "plain", "draft": "a draft model", "lookup": "copying", "chain": "chain"}
+
+
+def engines() -> str:
+    """Return the speed of each engine by method, the fastest in bold, and how many texts are as in float32."""
+    if not (DATA / "vs_engines.json").exists():
+        return "The comparison has not been measured on a quiet machine yet.\n"
+    data = _data("vs_engines")
+    settings, versions = data["settings"], {}
+    head = ("target, weights", "engine", *_WAYS.values(), "equal texts")
+    tables: dict[str, list[tuple[str, ...]]] = {}
+    for group in data["rows"]:
+        key = group["key"]
+        versions |= group["versions"]
+        title = f"T = {key['temperature']:g}, {key['batch_size']} at a time"
+        tables.setdefault(title, []).extend(_rows_of_engines(group))
+    counted = f"{settings['prompts']} prompts × {settings['tokens']} tokens, {settings['rounds']} rounds"
+    found = [f"{name} {version}" for name, version in sorted(versions.items())]
+    texts = [f"Medians of tokens per second, {data['date']}; {counted}; {', '.join(found)}.\n"]
+    texts += [f"{title}:\n\n{table(head, rows)}" for title, rows in tables.items()]
+    return "\n".join(texts)
+
+
+def _rows_of_engines(group: dict[str, Any]) -> Iterator[tuple[str, ...]]:
+    """Yield a row for each engine and way to run it."""
+    cells: dict[tuple[str, str], dict[str, dict[str, Any]]] = {}
+    for row in group["rows"]:
+        cells.setdefault((row["engine"], row["precision"]), {})[row["method"]] = row
+    best = {
+        method: max(
+            (row[method]["tokens_per_second"]["median"] for row in cells.values() if method in row), default=0
+        )
+        for method in _WAYS
+    }
+    for (engine, precision), row in cells.items():
+        width, _, variant = precision.partition("-")
+        speeds = []
+        for method in _WAYS:
+            speed = row[method]["tokens_per_second"]["median"] if method in row else None
+            text = "–" if speed is None else f"{speed:.0f}"
+            speeds.append(f"**{text}**" if speed == best[method] else text)
+        equal = sorted({cell["equal_texts"] or "–" for cell in row.values()})
+        name = _ENGINES[engine] + (f", {variant}" if variant else "")
+        yield f"{group['key']['models']}, {width}", name, *speeds, " to ".join(equal)
+
+
 # --- recorded once ---------------------------------------------------------------------------------------------
 
 
@@ -224,6 +282,7 @@ TABLES = {
     "readme": lambda: front("docs/"),
     "gpu": gpu,
     "vllm": vllm,
+    "engines": engines,
     "against": against,
     "accelerator": accelerator,
     **{name: partial(recorded, name) for name, found in _data("recorded").items() if "columns" in found},

@@ -73,7 +73,7 @@ def test_engines_take_turns_and_their_texts_are_compared(benchmark, monkeypatch,
         "9",
     ]
     words += ["--gammas", "2", "--ngrams", "2", "--prompts", "2", "--rounds", "1", "--threads", "1"]
-    (group,) = run(script, monkeypatch, capsys, *words)["rows"]
+    (group,) = run(script, monkeypatch, capsys, *words, "--out", tmp_path / "vs_engines.json")["rows"]
     assert list(group["refused"]) == ["transformers float31"]
     assert "float31" in group["refused"]["transformers float31"]
     found = {(row["engine"], row["method"]): row for row in group["rows"]}
@@ -83,6 +83,12 @@ def test_engines_take_turns_and_their_texts_are_compared(benchmark, monkeypatch,
     for engine in ("specdec", "transformers"):  # the draft model is the target: two drafted tokens and another
         assert found[engine, "plain"]["target_passes"] == 18
         assert found[engine, "draft"]["target_passes"] == 6
+    tables = load(ROOT / "docs" / "benchmark_tables.py")
+    monkeypatch.setattr(tables, "DATA", tmp_path)
+    ours, theirs = tables.engines().splitlines()[-2:]
+    assert ours.startswith("| tiny, float32 | specdec |")
+    assert theirs.endswith(" | – | 2 of 2 |")
+    assert (ours + theirs).count("**") == 2 * 4  # the fastest of each method
 
 
 def test_prompt_lookup_copies_what_followed_the_longest_most_recent_match(benchmark):

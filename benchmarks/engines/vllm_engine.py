@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ import vllm
 
 
 class Engine:
-    """See `worker.py`. An engine drafts with one gamma: each setting is loaded when it is first asked for."""
+    """See `worker.py`. An engine drafts with one gamma: other settings replace the engine of a method."""
 
     def __init__(self, models: str, precision: str, methods: list[str], threads: int) -> None:
         if precision != "float32":
@@ -22,20 +23,24 @@ class Engine:
         torch.set_num_threads(threads)
         self.versions = {"vllm": vllm.__version__}
         self.methods = methods
-        self._models, self._engines = Path(models), {}
+        self._models = Path(models)
+        self._engines: dict[str, tuple[dict[str, Any], Any]] = {}
 
     def generate(
         self, method: str, settings: dict[str, Any], prompts: list[list[int]], tokens: int, temperature: float
     ) -> tuple[list[list[int]], int | None]:
         """Return the new tokens of each prompt, and None: passes of the target are not counted."""
-        key = (method, *settings.values())
-        if key not in self._engines:
-            self._engines[key] = self._engine(method, settings)
+        if temperature and method != "plain":
+            raise ValueError("vLLM's CPU build verifies sampled drafts with wrong temperatures (its issue 55005)")
+        if method not in self._engines or self._engines[method][0] != settings:
+            self._engines.pop(method, None)  # before another: both may not fit into memory
+            gc.collect()
+            self._engines[method] = settings, self._engine(method, settings)
         sampling = vllm.SamplingParams(
             temperature=temperature, max_tokens=tokens, ignore_eos=True, detokenize=False
         )
         given = [{"prompt_token_ids": prompt} for prompt in prompts]
-        outputs = self._engines[key].generate(given, sampling, use_tqdm=False)
+        outputs = self._engines[method][1].generate(given, sampling, use_tqdm=False)
         return [output.outputs[0].token_ids for output in outputs], None
 
     def _engine(self, method: str, settings: dict[str, Any]) -> Any:
