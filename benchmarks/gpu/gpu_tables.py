@@ -25,7 +25,9 @@ def reason(row: Mapping[str, Any] | None) -> str:
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """Return a Markdown table."""
+    """Return a Markdown table; nothing if it has no rows."""
+    if not (rows := list(rows)):
+        return ""
     lines = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
     lines += [f"| {' | '.join(str(cell) for cell in row)} |" for row in rows]
     return "\n".join(lines) + "\n"

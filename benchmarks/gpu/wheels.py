@@ -41,7 +41,8 @@ def main() -> None:
     parser.add_argument("--lacks", **words, help="what it lacks, though torch or transformers have it installed")
     options = parser.parse_args()
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-    needed = [*project["project"]["dependencies"], *project["build-system"]["requires"], "editables", *TESTS]
+    tools = [*project["build-system"]["requires"], "editables", *TESTS]
+    needed = [*project["project"]["dependencies"], *tools]
     present = (resolved(PRESENT).keys() | set(options.there)) - set(options.lacks)
     missing = {name: version for name, version in resolved([*PRESENT, *needed]).items() if name not in present}
     FOLDER.mkdir(exist_ok=True)
@@ -49,7 +50,7 @@ def main() -> None:
         old.unlink()
     pinned = [f"{name}=={version}" for name, version in sorted(missing.items())]
     pip("download", "--no-deps", "--dest", str(FOLDER), *OPTIONS, *pinned)
-    (FOLDER / "packages.txt").write_text("\n".join(TESTS) + "\n", encoding="utf-8")
+    (FOLDER / "packages.txt").write_text("\n".join(tools) + "\n", encoding="utf-8")
     for file in sorted(FOLDER.iterdir()):
         print(f"{file.stat().st_size / 1e6:6.2f} MB  {file.name}")
     wheels = sum(file.stat().st_size for file in FOLDER.iterdir())
