@@ -50,6 +50,7 @@ def accept(proposal: Proposal, p: Tensor, lenience: Tensor | None, uniforms: Ten
     Returns:
         The result. Whatever lies beyond a sequence's length does not affect it, provided that it is finite.
     """
+    # --8<-- [start:accept]
     batch, width = proposal.tokens.shape
     if width == 0:
         token, sound = draw_next(p[:, 0], uniforms[:, 0])
@@ -68,6 +69,7 @@ def accept(proposal: Proposal, p: Tensor, lenience: Tensor | None, uniforms: Ten
     weights = residual(p_next, proposal, accepted.clamp(max=width - 1), rejection(accepted, proposal))
     token, sound = draw_next(weights, uniforms[:, width])
     return AcceptanceResult(accepted, token, sound, None if lenience is None else variation(proposal, p, lenience))
+    # --8<-- [end:accept]
 
 
 def accept_greedy(proposal: Proposal, scores: Tensor, lenience: Tensor | None) -> AcceptanceResult:
