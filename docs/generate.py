@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import inspect
 import os
 import re
 import subprocess
@@ -40,13 +39,12 @@ from specdec_core.interface import DrafterConfig, ModelSettings, TrainerConfig
 from specdec_core.registry.cli_fields import cli_fields
 from specdec_core.registry.registry import default_registry
 from specdec_core.study.config.schema import run_model, study_model
-from specdec_core.testing.suite import KITS
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 OUTPUT = re.compile(walk.PRINTED, re.DOTALL | re.MULTILINE)
 _GENERATED = re.compile(
-    r"(<!-- (?P<kind>include|keys|arguments|generation|checks|commands|paper|"
+    r"(<!-- (?P<kind>include|keys|arguments|generation|commands|paper|"
     r"beams|gains|replays|measured): "
     r"(?P<what>\S+) -->\n).*?"
     r"(<!-- end of (?P=kind) -->)",
@@ -123,29 +121,6 @@ def _value(schema: Mapping[str, Any]) -> str:
     return ", ".join([kind, *(f"{sign} {schema[key]:g}" for key, sign in _BOUNDS.items() if key in schema)])
 
 
-def checks(what: str) -> str:
-    """Return a list of checks of the conformance kit.
-
-    Args:
-        what: A kind of plugin, for the checks that it alone has; or `shared`, for those with one name and one
-            summary for several kinds.
-    """
-    same: dict[tuple[str, str], list[tuple[str, str]]] = {}
-    for kind, kit in KITS.items():
-        for name, check in inspect.getmembers(kit, inspect.isfunction):
-            if name.startswith("test_"):
-                summary = (inspect.getdoc(check) or "").partition("\n")[0]
-                optional = " (optional)" if hasattr(check, "pytestmark") else ""
-                same.setdefault((name.removeprefix("test_"), summary), []).append((kind, optional))
-    lines = []
-    for (name, summary), kinds in same.items():
-        if [kind for kind, _ in kinds] == [what] or (what == "shared" and len(kinds) > 1):
-            of = ", ".join(f"{kind}{optional}" for kind, optional in kinds)
-            few = kinds[0][1] if len(kinds) == 1 else f" for {of}" if len(kinds) < len(KITS) else ""
-            lines.append(f"- `{name}`{few}: {summary}\n")
-    return "\n" + "".join(lines) + "\n"
-
-
 def arguments(_: str) -> str:
     """Return the arguments of transformers' `generate` that `generate_with` does not support, by their reason."""
     names: dict[str, list[str]] = {}
@@ -197,7 +172,6 @@ WRITERS: dict[str, Callable[[str], str]] = {
     "include": include,
     "keys": keys,
     "arguments": arguments,
-    "checks": checks,
     "commands": command_reference.reference,
     "gains": drafter_tables.gains,
     **{kind: (lambda name, parts=parts: parts[name]()) for kind, parts in _TABLES.items()},

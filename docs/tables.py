@@ -78,20 +78,21 @@ def families() -> str:
 
 
 def hybrids() -> str:
-    """Return what works with each family, and the reasons of what is refused."""
-    found, reasons = data("hybrids"), dict[str, int]()
+    """Return what works with each family, those alike in one line."""
+    found = data("hybrids")
     cells = [name for name in found["rows"][0] if name not in ("family", "models")]
-
-    def shown(result: str) -> str:
-        if result == "works":
-            return "yes"
-        return f"no ({reasons.setdefault(result, len(reasons) + 1)})"
-
-    rows = [[row["models"], f"`{row['family']}`", *(shown(row[cell]) for cell in cells)] for row in found["rows"]]
-    notes = [f"({number}) {reason}" for reason, number in reasons.items()]
-    return table(("models", f"in transformers {found['transformers']}", *cells), rows) + "".join(
-        f"\n{note}\n" for note in notes
-    )
+    alike: dict[tuple[str, ...], list[str]] = {}
+    for row in found["rows"]:
+        name = f"{row['models']} (`{row['family']}`)" if row["models"] else f"`{row['family']}`"
+        alike.setdefault(tuple(row[cell] for cell in cells), []).append(name)
+    lines = []
+    for results, names in alike.items():
+        answers: dict[str, list[str]] = {}
+        for cell, result in zip(cells, results, strict=True):
+            answers.setdefault(result, []).append(cell)
+        lines.append(f"- {'; '.join(names)}\n")
+        lines += [f"    - **{', '.join(of)}**: {result}\n" for result, of in answers.items()]
+    return f"\nWith transformers {found['transformers']}:\n\n{''.join(lines)}\n"
 
 
 def against_live() -> str:

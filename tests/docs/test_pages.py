@@ -41,7 +41,7 @@ def test_generated_parts_are_up_to_date(tmp_path, monkeypatch):
     generate = load(ROOT / "docs" / "generate.py")
     assert not [page_name(page) for page, _ in generate.out_of_date()], "python docs/generate.py renews them"
     changed = tmp_path / "page.md"
-    changed.write_text("<!-- checks: gamma -->\nold\n<!-- end of checks -->\n", encoding="utf-8")
+    changed.write_text("<!-- arguments: unsupported -->\nold\n<!-- end of arguments -->\n", encoding="utf-8")
     monkeypatch.setattr(generate, "PAGES", [changed])
     ((page, text),) = generate.out_of_date()
     assert (page, "\nold\n" in text) == (changed, False)
