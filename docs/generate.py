@@ -1,7 +1,7 @@
-"""Generate the parts of the pages that come from the code.
+"""Generate the figures, and the parts of the pages that come from the code.
 
-    python docs/generate.py                     renew quoted files and what comes from the code
-    python docs/generate.py --check             change nothing; exit with 1 if a page is out of date
+    python docs/generate.py                     renew figures, quoted files and what comes from the code
+    python docs/generate.py --check             change nothing; exit with 1 if a page or a figure is out of date
     python docs/generate.py --outputs           run the commands whose output the pages show, and show it anew
     python docs/generate.py --outputs compare   only the commands that contain this text
 
@@ -21,15 +21,18 @@ import sys
 import tempfile
 import textwrap
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
+import benchmark_plots
 import benchmark_tables
 import command_reference
 import drafter_tables
+import paper_figures
 import paper_tables
 import tables
+import timeline
 import trace_figure
 import walk
 from pydantic import BaseModel
@@ -42,6 +45,7 @@ from specdec_core.study.config.schema import run_model, study_model
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+FIGURES = trace_figure.PICTURE.parent
 OUTPUT = re.compile(walk.PRINTED, re.DOTALL | re.MULTILINE)
 _GENERATED = re.compile(
     r"(<!-- (?P<kind>include|keys|arguments|generation|commands|paper|"
@@ -183,15 +187,35 @@ def generated(text: str) -> str:
     return _GENERATED.sub(lambda at: f"{at[1]}{WRITERS[at['kind']](at['what'])}{at[4]}", text)
 
 
+def drawings() -> Mapping[str, Callable[[Path], object]]:
+    """Return the function that draws each file, by file name."""
+    figures: dict[str, Callable[[Path], object]] = {
+        f"figure-{number}.svg": partial(paper_figures.draw_figure, number) for number in paper_figures.FIGURES
+    }
+    return {
+        **figures,
+        "figure-5.svg": lambda path: timeline.draw(timeline.read(), path),
+        "against.svg": benchmark_plots.draw,
+        trace_figure.PICTURE.name: lambda path: path.write_text(trace_figure.svg(), encoding="utf-8"),
+    }
+
+
 def out_of_date() -> Iterator[tuple[Path, str]]:
-    """Yield each page whose generated parts differ from the code, and the picture of the first screen, if it does.
+    """Yield each page whose generated parts differ from the code, and each figure that its script draws otherwise.
 
     Yields:
         The file, and the text that it should have.
+
+    Raises:
+        ModuleNotFoundError: matplotlib is not installed; constraints.txt has the version that drew the figures.
     """
-    picture = trace_figure.PICTURE
-    if (drawn := trace_figure.svg()) != (picture.read_text(encoding="utf-8") if picture.exists() else ""):
-        yield picture, drawn
+    with tempfile.TemporaryDirectory() as folder:
+        for name, draw in drawings().items():
+            draw(Path(folder) / name)
+            drawn = (Path(folder) / name).read_text(encoding="utf-8")
+            kept = FIGURES / name
+            if not kept.exists() or kept.read_text(encoding="utf-8") != drawn:
+                yield kept, drawn
     for page in PAGES:
         text = page.read_text(encoding="utf-8")
         if (renewed := generated(text)) != text:

@@ -1,32 +1,25 @@
 """Hooks of mkdocs: what the site shows and the Markdown of its pages does not hold.
 
-The drawings are made from the formulas and the recorded runs whenever the site is built, and not kept. The pages
-mark their positions in Markdown:
+The pages mark its position in Markdown:
 
-    ![...](assets/figures/figure-2.svg)   a drawing
-    <!-- table: 1 -->                      Table 1 of the paper with the results of the formulas
-    <!-- pages of this section -->         the pages of a section, on its index page
-    <!-- the trace -->                     the interactive trace of a recorded decoding
+    <!-- table: 1 -->                Table 1 of the paper with the results of the formulas
+    <!-- pages of this section -->   the pages of a section, on its index page
+    <!-- the trace -->               the interactive trace of a recorded decoding
 """
 
 from __future__ import annotations
 
 import sys
-import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from specdec_core.theory.speed import operations_increase, walltime_improvement
 
 sys.path.insert(0, str(Path(__file__).parent))
-import benchmark_plots
 import outputs
-import paper_figures
 import paper_numbers
 import sections
-import timeline
 import trace_figure
 import twins
 
@@ -38,25 +31,10 @@ if TYPE_CHECKING:
     from mkdocs.structure.files import Files
     from mkdocs.structure.pages import Page
 
-FOLDER = "assets/figures"
-"""Folder of the drawings on the site."""
-
 _BOOSTS = {"api/": 0.1, "commands.md": 0.3}
 """Weight in the search of pages that mention every word, by how their paths begin; that of a guide is 1."""
 _UNRENDERED = "(`scripts/docs --serve` renders this page.)\n\n"
 """Note in pages with docstrings, for readers of their sources."""
-
-
-def drawings() -> Mapping[str, Callable[[Path], None]]:
-    """Return the function that draws each file, by file name."""
-    figures = {
-        f"figure-{number}.svg": partial(paper_figures.draw_figure, number) for number in paper_figures.FIGURES
-    }
-    return {
-        **figures,
-        "figure-5.svg": lambda path: timeline.draw(timeline.read(), path),
-        "against.svg": benchmark_plots.draw,
-    }
 
 
 def table_1() -> str:
@@ -72,18 +50,6 @@ def table_1() -> str:
     note = "The last row is the bigram drafter of section 3.6, for which the paper only gives the speed."
     title = "Table 1: operations and speed relative to autoregressive decoding, c = c_hat = 0"
     return "\n".join([*lines, "", f"*{title}. {note}*"])
-
-
-def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the drawings to the files of the site."""
-    from mkdocs.structure.files import File
-
-    with tempfile.TemporaryDirectory() as folder:
-        for name, draw in drawings().items():
-            draw(Path(folder) / name)
-            content = (Path(folder) / name).read_text(encoding="utf-8")
-            files.append(File.generated(config, f"{FOLDER}/{name}", content=content))
-    return files
 
 
 def on_config(config: MkDocsConfig) -> None:

@@ -1,4 +1,4 @@
-"""Drawings of the site: figures, and Table 1."""
+"""Figures of the site, and Table 1."""
 
 import re
 from collections import Counter
@@ -10,7 +10,7 @@ import pytest
 from tests.docs.pages import ROOT, load
 
 hooks = load(ROOT / "docs" / "hooks.py")
-timeline = hooks.timeline
+timeline = load(ROOT / "docs" / "timeline.py")
 
 
 @pytest.mark.parametrize(
@@ -22,10 +22,9 @@ timeline = hooks.timeline
         ("figure-5.svg", {"encoder of both", "milliseconds"}),
     ],
 )
-def test_a_figure_is_drawn(file, texts, tmp_path):
-    pytest.importorskip("matplotlib")
-    hooks.drawings()[file](tmp_path / file)
-    drawn = (tmp_path / file).read_text(encoding="utf-8")
+def test_a_figure_shows_its_labels(file, texts):
+    # That it is what its script draws is tested with the generated parts of the pages.
+    drawn = (ROOT / "docs" / "assets" / "figures" / file).read_text(encoding="utf-8")
     assert ElementTree.fromstring(drawn).tag.endswith("svg")
     assert texts <= set(re.findall(r"<!-- (.*?) -->", drawn))  # matplotlib repeats each text in a comment
 

@@ -43,6 +43,7 @@ def test_generated_parts_are_up_to_date(tmp_path, monkeypatch):
     changed = tmp_path / "page.md"
     changed.write_text("<!-- arguments: unsupported -->\nold\n<!-- end of arguments -->\n", encoding="utf-8")
     monkeypatch.setattr(generate, "PAGES", [changed])
+    monkeypatch.setattr(generate, "drawings", dict)
     ((page, text),) = generate.out_of_date()
     assert (page, "\nold\n" in text) == (changed, False)
 
