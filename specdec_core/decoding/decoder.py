@@ -73,7 +73,7 @@ class Decoder:
 
     Args:
         target: The model whose distribution is sampled.
-        drafter: Proposes tokens: a drafter, the name of an installed one such as "prompt-lookup", or a mapping
+        drafter: Proposes tokens: a drafter, the name of an installed one such as "prompt-copy", or a mapping
             with `name` and its settings. None for autoregressive decoding: the same loop with empty proposals.
         gamma: The number of tokens drafted in a step, or the controller that decides it: an object, a name, or a
             mapping. Required with a drafter.
