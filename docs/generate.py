@@ -31,6 +31,7 @@ import command_reference
 import drafter_tables
 import paper_figures
 import paper_tables
+import sections
 import tables
 import timeline
 import trace_figure
@@ -49,7 +50,7 @@ FIGURES = trace_figure.PICTURE.parent
 OUTPUT = re.compile(walk.PRINTED, re.DOTALL | re.MULTILINE)
 _GENERATED = re.compile(
     r"(<!-- (?P<kind>include|keys|arguments|generation|commands|paper|"
-    r"beams|gains|replays|measured): "
+    r"beams|gains|replays|measured|pages): "
     r"(?P<what>\S+) -->\n).*?"
     r"(<!-- end of (?P=kind) -->)",
     re.DOTALL,
@@ -178,6 +179,7 @@ WRITERS: dict[str, Callable[[str], str]] = {
     "arguments": arguments,
     "commands": command_reference.reference,
     "gains": drafter_tables.gains,
+    "pages": sections.listing,
     **{kind: (lambda name, parts=parts: parts[name]()) for kind, parts in _TABLES.items()},
 }
 

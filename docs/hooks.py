@@ -1,10 +1,9 @@
 """Hooks of mkdocs: what the site shows and the Markdown of its pages does not hold.
 
-The pages mark its position in Markdown:
+The pages mark its positions in Markdown:
 
-    <!-- table: 1 -->                Table 1 of the paper with the results of the formulas
-    <!-- pages of this section -->   the pages of a section, on its index page
-    <!-- the trace -->               the interactive trace of a recorded decoding
+    <!-- table: 1 -->    Table 1 of the paper with the results of the formulas
+    <!-- the trace -->   the interactive trace of a recorded decoding
 """
 
 from __future__ import annotations
@@ -59,7 +58,9 @@ def on_config(config: MkDocsConfig) -> None:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:  # noqa: ARG001
-    """Insert Table 1 of the paper, and leave out the note for readers of the sources."""
+    """Insert Table 1 of the paper, leave out the note for readers of the sources, and describe the page."""
+    if page is not None:
+        page.meta.setdefault("description", sections.summary(page.file.src_uri).replace("`", ""))
     return markdown.replace("<!-- table: 1 -->", table_1()).replace(_UNRENDERED, "")
 
 
@@ -69,15 +70,11 @@ def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -
 
 
 def on_env(env: Environment, config: MkDocsConfig, files: Files) -> None:  # noqa: ARG001
-    """Write the lists of index pages; describe each page by its first sentence, and rank it for the search."""
+    """Rank each page for the search, and write llms.txt."""
     pages = [file.page for file in files.documentation_pages() if file.page is not None]
     for page in pages:
         boost = next((boost for path, boost in _BOOSTS.items() if page.file.src_uri.startswith(path)), 1)
         page.meta.setdefault("search", {"boost": boost})
-        page.meta.setdefault("description", sections.plain(sections.summary(page.content)))
-    for page in pages:
-        if sections.MARKER in page.content:
-            page.content = page.content.replace(sections.MARKER, sections.listing(page))
     from mkdocs.structure.files import File
 
     overview = twins.overview(config.site_name, config.site_description or "", _in_order(pages))

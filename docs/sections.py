@@ -1,66 +1,76 @@
-"""Index pages of the site's sections: each lists the pages of its section with their first sentences."""
+"""The pages of the site: their order, their summaries, and the lists of the index pages."""
 
 from __future__ import annotations
 
-import html
-import re
-from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
+import posixpath
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
 
-if TYPE_CHECKING:
-    from mkdocs.structure import StructureItem
-    from mkdocs.structure.pages import Page
+import yaml
 
-MARKER = "<!-- pages of this section -->"
-"""Line of an index page where the list goes."""
-
-_PARAGRAPH = re.compile(r"<p>(.*?)</p>", re.DOTALL)
-_SENTENCE = re.compile(r".*?(?<!\bet al)[.:!?](?=\s|$)", re.DOTALL)
+DOCS = Path(__file__).parent
 
 
-def summary(content: str) -> str:
-    """Return the first sentence of a page's HTML, as HTML without links."""
-    for paragraph in _PARAGRAPH.findall(content):
-        text = " ".join(re.sub(r"</?(?:a|img|span)\b[^>]*>", "", paragraph).split())
-        if text:
-            found = _SENTENCE.match(text)
-            return re.sub(r":$", ".", found[0] if found else text)
-    return ""
+@cache
+def summaries() -> Mapping[str, str]:
+    """Return what each page has for its readers, in one line, by its path in `docs/`."""
+    found: dict[str, str] = yaml.safe_load((DOCS / "data" / "summaries.yaml").read_text(encoding="utf-8"))
+    return found
 
 
-def plain(text: str) -> str:
-    """Return HTML as text."""
-    return html.unescape(re.sub(r"<[^>]+>", "", text))
+def summary(page: str) -> str:
+    """Return the summary of a page.
+
+    Raises:
+        ValueError: The page has none.
+    """
+    if page not in summaries():
+        raise ValueError(f"{page} has no summary; write one line for it into docs/data/summaries.yaml")
+    return summaries()[page]
 
 
-def listing(index: Page) -> str:
-    """Return the HTML of the list of an index page: the items of its section, and of sections inside."""
-    assert index.parent is not None
-    return _items(index, (item for item in index.parent.children if item is not index))
+def listing(index: str) -> str:
+    """Return the pages of a section with their summaries, for its index page.
+
+    Args:
+        index: The path of the index page in `docs/`, such as `guides/index.md`.
+
+    Raises:
+        ValueError: No section of the navigation in `mkdocs.yml` begins with this page, or a page has no summary.
+    """
+    section = next((items for items in _sections(_navigation()) if items[0] == index), None)
+    if section is None:
+        raise ValueError(f"{index} begins no section of the navigation in mkdocs.yml")
+    return "\n" + "".join(f"{line}\n" for line in _lines(section[1:], posixpath.dirname(index))) + "\n"
 
 
-def pages_of(index: Page) -> list[Page]:
-    """Return the pages that an index page lists."""
-    assert index.parent is not None
-    return [page for page in _pages(index.parent.children) if page is not index]
+def _navigation() -> Sequence[Any]:
+    class Loader(yaml.SafeLoader):
+        """Reads the settings of mkdocs, whose tags stand for values of the environment."""
+
+    Loader.add_multi_constructor("!", lambda *_: None)
+    items: Sequence[Any] = yaml.load((DOCS.parent / "mkdocs.yml").read_text(encoding="utf-8"), Loader)["nav"]
+    return items
 
 
-def _pages(items: Iterable[StructureItem]) -> Iterator[Page]:
+def _sections(items: Sequence[Any]) -> Iterator[Sequence[Any]]:
     for item in items:
-        if item.is_page:
-            yield item
-        elif item.is_section:
-            yield from _pages(item.children)
+        if isinstance(item, dict):
+            for inner in item.values():
+                if isinstance(inner, list):
+                    yield inner
+                    yield from _sections(inner)
 
 
-def _items(index: Page, items: Iterator[StructureItem]) -> str:
-    from mkdocs.utils import get_relative_url
-
-    lines = []
+def _lines(items: Iterable[Any], folder: str, indent: str = "") -> Iterator[str]:
     for item in items:
-        if item.is_page:
-            link = f'<a href="{get_relative_url(item.url, index.url)}">{html.escape(item.title)}</a>'
-            lines.append(f"<li>{link}: {summary(item.content)}</li>")
-        elif item.is_section:
-            lines.append(f"<li>{html.escape(item.title)}{_items(index, iter(item.children))}</li>")
-    return f"<ul>{''.join(lines)}</ul>"
+        ((title, inner),) = item.items()
+        if isinstance(inner, str):
+            yield f"{indent}- [{title}]({posixpath.relpath(inner, folder)}): {summary(inner)}"
+        else:
+            yield f"{indent}- {title}"
+            # A section inside may begin with an index page of its own, which has no title in the navigation.
+            named = (one if isinstance(one, dict) else {"Overview": one} for one in inner)
+            yield from _lines(named, folder, indent + "    ")

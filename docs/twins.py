@@ -6,8 +6,6 @@ import re
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-import sections
-
 if TYPE_CHECKING:
     from mkdocs.structure.pages import Page
 
@@ -20,15 +18,12 @@ def markdown(page: Page) -> str | None:
     if page.file.src_uri.startswith("api/"):
         return None
     text = page.markdown or ""
-    if sections.MARKER in text:
-        found = sections.pages_of(page)
-        text = text.replace(sections.MARKER, "\n".join(_entry(one, page.file.src_uri) for one in found))
     text = _REFERENCE.sub(r"\1.html", _DOCSTRING.sub(r"The docstring of `\1` stands here on the site.", text))
     return re.sub(r"<!--.*?-->\n?", "", text, flags=re.DOTALL)
 
 
 def overview(name: str, about: str, pages: Iterable[Page]) -> str:
-    """Return llms.txt: the pages by parts of the site, each with its first sentence."""
+    """Return llms.txt: the pages by parts of the site, each with its summary."""
     lines = [f"# {name}", "", f"> {about}"]
     part = None
     for page in pages:
@@ -36,13 +31,11 @@ def overview(name: str, about: str, pages: Iterable[Page]) -> str:
         if top != part:
             lines += ["", f"## {top}", ""]
             part = top
-        lines.append(_entry(page, ""))
+        lines.append(_entry(page))
     return "\n".join(lines) + "\n"
 
 
-def _entry(page: Page, start: str) -> str:
-    """Return a page in a list of the file `start`."""
-    from mkdocs.utils import get_relative_url
-
+def _entry(page: Page) -> str:
+    """Return the line of a page."""
     address = page.url if markdown(page) is None else page.file.src_uri
-    return f"- [{page.title}]({get_relative_url(address, start)}): {page.meta['description']}"
+    return f"- [{page.title}]({address}): {page.meta['description']}"

@@ -1,4 +1,4 @@
-"""Index pages list pages with their first sentences; that they list all is tested on the built site."""
+"""Every page has a written summary; that index pages list all pages is tested on the built site."""
 
 import pytest
 
@@ -7,21 +7,14 @@ from tests.docs.pages import ROOT, load
 sections = load(ROOT / "docs" / "hooks.py").sections
 
 
-@pytest.mark.parametrize(
-    ("content", "sentence"),
-    [
-        (
-            "<h1>A</h1><p>It runs 1.5 times\nas <code>a.b</code>. More.</p><p>Next.</p>",
-            "It runs 1.5 times as <code>a.b</code>.",
-        ),
-        (
-            '<p><img src="a.png"></p><p>See <a href="b.html#c">the <em>kit</em></a>: more</p>',
-            "See the <em>kit</em>.",
-        ),
-        ("<p>A head (Li et al. 2025). More.</p>", "A head (Li et al. 2025)."),
-        ("<p>Without an end</p>", "Without an end"),
-        ("<h1>Nothing</h1>", ""),
-    ],
-)
-def test_a_summary_is_the_first_sentence(content, sentence):
-    assert sections.summary(content) == sentence
+def test_each_page_has_a_summary_and_each_summary_a_page():
+    pages = {path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").rglob("*.md")}
+    assert pages == sections.summaries().keys()
+    assert all(text.endswith(".") and "\n" not in text for text in sections.summaries().values())
+
+
+def test_what_cannot_be_listed_is_an_error_that_says_what_to_do():
+    with pytest.raises(ValueError, match=r"none\.md has no summary; write one line"):
+        sections.summary("none.md")
+    with pytest.raises(ValueError, match=r"start\.md begins no section"):
+        sections.listing("start.md")
