@@ -29,6 +29,7 @@ import benchmark_plots
 import benchmark_tables
 import command_reference
 import drafter_tables
+import interface_summary
 import paper_figures
 import paper_tables
 import sections
@@ -50,7 +51,7 @@ FIGURES = trace_figure.PICTURE.parent
 OUTPUT = re.compile(walk.PRINTED, re.DOTALL | re.MULTILINE)
 _GENERATED = re.compile(
     r"(<!-- (?P<kind>include|keys|arguments|generation|commands|paper|"
-    r"beams|gains|replays|measured|pages): "
+    r"beams|gains|replays|measured|pages|interface): "
     r"(?P<what>\S+) -->\n).*?"
     r"(<!-- end of (?P=kind) -->)",
     re.DOTALL,
@@ -179,6 +180,7 @@ WRITERS: dict[str, Callable[[str], str]] = {
     "arguments": arguments,
     "commands": command_reference.reference,
     "gains": drafter_tables.gains,
+    "interface": interface_summary.summary,
     "pages": sections.listing,
     **{kind: (lambda name, parts=parts: parts[name]()) for kind, parts in _TABLES.items()},
 }
