@@ -136,7 +136,6 @@ class Mixture(CompositeDrafter):
         return MixtureSession(self.drafters, session)
 
 
-# --8<-- [start:mixture]
 class MixtureSession(DraftSession):
     def __init__(self, drafters: Sequence[Drafter], session: SessionInfo) -> None:
         self.members = [(drafter, drafter.open(session)) for drafter in drafters]
@@ -186,7 +185,6 @@ class MixtureSession(DraftSession):
             session.close()
 
 
-# --8<-- [end:mixture]
 class OwnModelConfig(DrafterConfig):
     """Drafts with a model that has the target's vocabulary."""
 
@@ -253,7 +251,6 @@ class ServedConfig(DrafterConfig):
     """Where it answers `{"tokens": [...], "budget": n}` with a list of token ids."""
 
 
-# --8<-- [start:service]
 class Served(DeterministicDrafter):
     """Asks a service for drafts, and drafts nothing for a second after it was slow or away."""
 
@@ -271,7 +268,6 @@ class Served(DeterministicDrafter):
             return []
 
 
-# --8<-- [end:service]
 class Fading(Drafter):
     """Scores tokens by a decaying sum of the embeddings before them."""
 
