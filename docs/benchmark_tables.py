@@ -182,8 +182,10 @@ def engines() -> str:
         title = f"T = {key['temperature']:g}, {key['batch_size']} at a time"
         tables.setdefault(title, []).extend(_rows_of_engines(group))
     counted = f"{settings['prompts']} prompts × {settings['tokens']} tokens, {settings['rounds']} rounds"
+    tried = " or ".join(map(str, settings["gammas"])) + " drafted tokens, n-grams of "
+    tried += " or ".join(map(str, settings["ngrams"]))
     found = [f"{name} {version}" for name, version in sorted(versions.items())]
-    texts = [f"Medians of tokens per second, {data['date']}; {counted}; {', '.join(found)}.\n"]
+    texts = [f"Medians of tokens per second, {data['date']}; {counted}; {tried}; {', '.join(found)}.\n"]
     texts += [f"{title}:\n\n{table(head, rows)}" for title, rows in tables.items()]
     return "\n".join(texts)
 
@@ -206,9 +208,11 @@ def _rows_of_engines(group: dict[str, Any]) -> Iterator[tuple[str, ...]]:
             speed = row[method]["tokens_per_second"]["median"] if method in row else None
             text = "–" if speed is None else f"{speed:.0f}"
             speeds.append(f"**{text}**" if speed == best[method] else text)
-        equal = sorted({cell["equal_texts"] or "–" for cell in row.values()})
+        equal = sorted({(cell["equal_texts"] or "–").partition(" of ")[0] for cell in row.values()})
+        equal = list(dict.fromkeys([equal[0], equal[-1]]))
+        of = next(iter(row.values()))["equal_texts"].partition(" of ")[2]
         name = _ENGINES[engine] + (f", {variant}" if variant else "")
-        yield f"{group['key']['models']}, {width}", name, *speeds, " to ".join(equal)
+        yield f"{group['key']['models']}, {width}", name, *speeds, f"{' to '.join(equal)} of {of}"
 
 
 # --- recorded once ---------------------------------------------------------------------------------------------
