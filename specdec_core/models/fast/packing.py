@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from specdec_core.interface.errors import ModelError
-from specdec_core.models.device import available_memory, describe_device
-from specdec_core.models.fast.packed_linear import PackedLinear, packed_layers
+from specdec_core.models.device import available_memory, describe_device, use_huge_pages
+from specdec_core.models.fast.packed_linear import PackedLinear, Product, packed_layers
 from specdec_core.models.fast.products import NativeProduct, supports
 from specdec_core.models.loaded import LoadedModel
 from specdec_core.models.variants import with_modules
@@ -29,22 +29,15 @@ _ROWS = 8
 """Number of rows (tokens) that the layout is optimized for. Other numbers give the same results."""
 
 
-class PackedProduct:
-    """A product with packed weights. Rows of another dtype, as under autocast, are converted.
-
-    It is our own where `supports` says so, and oneDNN's elsewhere.
-    """
+class OneDnnProduct:
+    """A product with weights that oneDNN has packed. Rows of another dtype, as under autocast, are converted."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
-        self._native = NativeProduct(weight, bias) if supports(weight.dtype) else None
         self._dtype, self._bias = weight.dtype, bias
-        if self._native is None:
-            self._packed = torch.ops.mkldnn._reorder_linear_weight(weight, _ROWS)
+        self._packed = torch.ops.mkldnn._reorder_linear_weight(weight, _ROWS)
 
     def __call__(self, rows: Tensor) -> Tensor:
         """Multiply rows `[..., in]` with the weights; return `[..., out]`."""
-        if self._native is not None:
-            return self._native(rows)
         product: Tensor = torch.ops.mkldnn._linear_pointwise(
             rows.to(self._dtype), self._packed, self._bias, "none", [], ""
         )
@@ -70,8 +63,12 @@ def pack(loaded: LoadedModel) -> LoadedModel:
     if reason is not None:
         raise ModelError(f"{loaded.name}: {reason}. Remove `packed`.")
     layers: dict[nn.Module, Any] = {layer: (layer.weight, layer.bias) for layer in _linear_layers(loaded.model)}
-    modules = packed_layers(loaded, layers, lambda _, weight, bias: PackedProduct(weight, bias))
+    modules = packed_layers(loaded, layers, lambda _, weight, bias: _product(weight, bias))
     return with_modules(loaded, modules)
+
+
+def _product(weight: Tensor, bias: Tensor | None) -> Product:
+    return (NativeProduct if supports(weight.dtype) else OneDnnProduct)(weight, bias)
 
 
 def unpack(loaded: LoadedModel) -> LoadedModel:
@@ -88,8 +85,7 @@ def unpack(loaded: LoadedModel) -> LoadedModel:
 
 def is_packed(loaded: LoadedModel) -> bool:
     """Return whether the model's linear layers use packed weights."""
-    layers = (layer for layer in loaded.model.modules() if isinstance(layer, PackedLinear))
-    return any(isinstance(layer.product, PackedProduct) for layer in layers)
+    return loaded.bits is None and any(isinstance(layer, PackedLinear) for layer in loaded.model.modules())
 
 
 def describe_hardware(loaded: LoadedModel) -> str:
@@ -122,7 +118,10 @@ def pack_as_set(loaded: LoadedModel, packed: bool | Literal["auto", "int8"]) -> 
         return replace(quantize(loaded, 8, "packed: int8"), name=loaded.name)
     if packed == "auto":
         packed = not loaded.quantized and not loaded.spread and _why_not(loaded) is None and _pays(loaded)
-    return pack(loaded) if packed else loaded
+    if packed:
+        return pack(loaded)
+    use_huge_pages(*loaded.model.parameters())  # of a packed model, the copies are read
+    return loaded
 
 
 def _why_not(loaded: LoadedModel) -> str | None:

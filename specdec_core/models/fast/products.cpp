@@ -31,36 +31,34 @@ struct Rows {
 };
 
 struct Float32 {
-  static constexpr int sums = 24;  // that registers hold
-  template <int R, int B>
-  static void add(const Rows& rows, int64_t row, const int* weights, __m512 (&sums)[R][B]) {
-    for (int64_t k = 0; k < rows.steps; k++) {
-      __m512 read[B];
-      for (int b = 0; b < B; b++) read[b] = _mm512_load_ps(weights + (b * rows.steps + k) * LANES);
-      for (int r = 0; r < R; r++) {
-        __m512 input = _mm512_castsi512_ps(_mm512_set1_epi32(rows.words[(row + r) * rows.steps + k]));
-        for (int b = 0; b < B; b++) sums[r][b] = _mm512_fmadd_ps(input, read[b], sums[r][b]);
-      }
-    }
+  static __m512 add(__m512 sum, __m512i inputs, __m512i weights) {
+    return _mm512_fmadd_ps(_mm512_castsi512_ps(inputs), _mm512_castsi512_ps(weights), sum);
   }
 };
 
 #ifdef __AVX512BF16__
 struct BFloat16 {
-  static constexpr int sums = 24;
+  static __m512 add(__m512 sum, __m512i inputs, __m512i weights) {
+    return _mm512_dpbf16_ps(sum, (__m512bh)inputs, (__m512bh)weights);
+  }
+};
+#endif
+
+template <class Dtype>
+struct Floats {
+  static constexpr int sums = 24;  // that registers hold
   template <int R, int B>
   static void add(const Rows& rows, int64_t row, const int* weights, __m512 (&sums)[R][B]) {
     for (int64_t k = 0; k < rows.steps; k++) {
       __m512i read[B];
       for (int b = 0; b < B; b++) read[b] = _mm512_load_si512(weights + (b * rows.steps + k) * LANES);
       for (int r = 0; r < R; r++) {
-        __m512i input = _mm512_set1_epi32(rows.words[(row + r) * rows.steps + k]);
-        for (int b = 0; b < B; b++) sums[r][b] = _mm512_dpbf16_ps(sums[r][b], (__m512bh)input, (__m512bh)read[b]);
+        __m512i inputs = _mm512_set1_epi32(rows.words[(row + r) * rows.steps + k]);
+        for (int b = 0; b < B; b++) sums[r][b] = Dtype::add(sums[r][b], inputs, read[b]);
       }
     }
   }
 };
-#endif
 
 #ifdef __AVX512VNNI__
 struct Int8 {  // weights are stored with an offset of 128, since one factor of the instruction is unsigned
@@ -192,9 +190,9 @@ Tensor product(
       outputs, inputs.scalar_type() == at::kBFloat16};
   const Rows words{static_cast<const int*>(inputs.const_data_ptr()), nullptr, nullptr, count, packed.size(1)};
   switch (packed.scalar_type()) {
-    case at::kFloat: multiply<Float32>(words, packed, output); break;
+    case at::kFloat: multiply<Floats<Float32>>(words, packed, output); break;
 #ifdef __AVX512BF16__
-    case at::kBFloat16: multiply<BFloat16>(words, packed, output); break;
+    case at::kBFloat16: multiply<Floats<BFloat16>>(words, packed, output); break;
 #endif
 #ifdef __AVX512VNNI__
     case at::kByte: multiply_int8(inputs, count, packed, output); break;

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from specdec_core.interface.errors import exception_text
 from specdec_core.models.device import use_huge_pages
 
 _LANES = 16
@@ -77,10 +78,9 @@ def _compiled() -> bool:
     try:
         CppCodeCache.load((Path(__file__).parent / "products.cpp").read_text(encoding="utf-8"))
     except Exception as error:  # whatever a compiler and its set-up may lack
-        reason = str(error).strip().splitlines()[0]
         warnings.warn(
-            f"The products with packed weights could not be compiled: {reason}. They need a C++ compiler, such as "
-            "g++. PyTorch's are used, which are slower.",
+            f"The products with packed weights could not be compiled: {exception_text(error)}. They need a C++ "
+            "compiler, such as g++. PyTorch's are used, which are slower.",
             RuntimeWarning,
             stacklevel=2,
         )

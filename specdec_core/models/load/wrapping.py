@@ -9,7 +9,6 @@ from typing import Any
 from transformers import PreTrainedModel
 
 from specdec_core.interface.errors import ModelError
-from specdec_core.models.device import use_huge_pages
 from specdec_core.models.features import features_of
 from specdec_core.models.load.adapter import without_wrapper
 from specdec_core.models.load.model_outline import read_eos_ids, read_start_id
@@ -40,7 +39,6 @@ def wrap_model(
     name = name or type(model).__name__
     model = without_wrapper(model).eval()
     _check_usable(model, name)
-    use_huge_pages(*model.parameters())
     family = inspect_family(model)
     text_config = model.config.get_text_config(decoder=True)
     generation = getattr(model, "generation_config", None)
@@ -78,12 +76,11 @@ def _check_usable(model: Any, name: str) -> None:
         raise ModelError(f"{name} is not a model of transformers; if it wraps one (DataParallel), pass `.module`.")
     if model.config.return_dict is False:
         raise ModelError(f"{name}: its config has return_dict=False; set `model.config.return_dict = True`.")
+    torch_ao = ("torch.ao.nn.quantized", "torch.ao.nn.intrinsic.quantized")
     for layer in model.modules():
-        given = getattr(
-            getattr(layer, "quantization_scheme", None), "input_activations", None
-        )  # compressed-tensors
+        scheme = getattr(layer, "quantization_scheme", None)  # of compressed-tensors
+        given = getattr(scheme, "input_activations", None)
         one_scale = given is not None and given.dynamic is True and given.strategy == "tensor"
-        torch_ao = ("torch.ao.nn.quantized", "torch.ao.nn.intrinsic.quantized")
         if one_scale or type(layer).__module__.startswith(torch_ao):
             raise ModelError(
                 f"{name}: the activations of a {type(layer).__name__} layer are quantized with one scale for "
