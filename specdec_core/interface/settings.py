@@ -31,18 +31,17 @@ class SamplingSettings(Validated):
     min_p: Annotated[float, Field(ge=0, le=1)] | None = None
     """Keep tokens at least this fraction as probable as the most probable one."""
     repetition_penalty: Annotated[float, Field(gt=0)] = 1.0
-    """Divide the scores of tokens that stand in the prefix; 1 is off."""
+    """Divide the scores of tokens in the prefix; 1 is off."""
     presence_penalty: Annotated[float, Field(ge=-2, le=2)] = 0.0
-    """Subtract this from the scores of tokens that stand in the new text; 0 is off."""
+    """Subtract this from the scores of tokens in the new text; 0 is off."""
     frequency_penalty: Annotated[float, Field(ge=-2, le=2)] = 0.0
-    """Subtract this from the score of a token for each time it stands in the new text; 0 is off."""
+    """The same for each time that a token is in the new text; 0 is off."""
     logit_bias: dict[_TokenId, Annotated[float, Field(ge=-100, le=100)]] | None = None
     """Add to the scores of some token ids: `{50256: -100}`."""
     bad_words: tuple[
         Annotated[str, Field(min_length=1)] | Annotated[tuple[_TokenId, ...], Field(min_length=1)], ...
     ] = ()
-    """Words that are never completed: texts, tokenized with and without a space before them, or lists of token
-    ids. The prompt may hold the beginning."""
+    """Words that are never completed: texts, tokenized with and without a space before them, or token ids."""
 
     @property
     def greedy(self) -> bool:
@@ -76,11 +75,11 @@ class GenerationSettings(Validated):
     max_new_tokens: Annotated[int, Field(ge=1)] = 128
     """The most tokens appended to a prompt."""
     min_new_tokens: Annotated[int, Field(ge=0)] = 0
-    """No end of sequence is emitted before this many new tokens; a stop string still ends a text."""
+    """No end of sequence before this many new tokens; a stop string still ends a text."""
     stop: tuple[Annotated[str, Field(min_length=1)], ...] = ()
     """Strings that end a sequence; the token that completes one is the last one kept."""
     ignore_eos: bool = False
-    """Decode to `max_new_tokens` whatever the model says, so that every run does the same work."""
+    """Decode up to `max_new_tokens`, so that every run does the same work."""
     seed: Annotated[int, Field(ge=0, lt=2**64)] = 0
     """Seed of the sequences' generators, with the sequence's number."""
     beams: Annotated[int, Field(ge=1)] = 1
@@ -162,12 +161,11 @@ class ModelSettings(Validated):
     model: Annotated[str, Field(min_length=1)]
     """A folder, a hub name, or a built-in one: `builtin:target`, `builtin:drafter`."""
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
-    """Number format of the weights; `auto` is float32 on a CPU, else that of the files."""
+    """`auto` is float32 on a CPU, else the dtype of the files."""
     device: str = "auto"
-    """`cpu`, `cuda`, `cuda:1` ...; `auto` is a GPU if there is one, and for a drafter the target's device."""
+    """`cpu`, `cuda:1` and so on; `auto` is a GPU if there is one, and for a drafter the target's device."""
     device_map: str | dict[str, Any] | None = None
-    """Spread the weights over devices: `auto`, `balanced`, `sequential`, or a mapping of modules. Needs
-    accelerate."""
+    """Spread the weights over devices: `auto`, `balanced`, `sequential`, or a mapping of modules."""
     max_memory: dict[str, int | str] | None = None
     """Memory of each device under `device_map: auto`, e.g. `{"0": 20GiB, cpu: 60GiB}`."""
     offload_folder: Path | None = None
@@ -177,14 +175,14 @@ class ModelSettings(Validated):
     subfolder: str | None = None
     """Folder of the model within `model`."""
     attn_implementation: Annotated[AttentionName, BeforeValidator(check_attention)] | None = None
-    """Implementation of attention; by default the model's own choice."""
+    """By default the model's own choice."""
     quantization_config: dict[str, Any] | None = None
     """Quantize while loading: `{load_in_4bit: true}`, or `quant_method` with its settings."""
     adapter: Annotated[str, Field(min_length=1)] | None = None
-    """A PEFT adapter (LoRA): a folder or a hub name. Needs peft."""
+    """A PEFT adapter (LoRA): a folder or a hub name."""
     packed: bool | Literal["auto", "int8"] = "auto"
     """Pack the weights on a CPU: verifying is faster, for twice the memory. `auto` does, unless the model is tiny
-    or memory is short. `int8` rounds them to 8 bits, too."""
+    or memory is short. `int8` also rounds them to 8 bits."""
     compile: bool | Literal["auto"] = "auto"
     """Compile short forward passes: by TorchInductor on a CPU, as CUDA graphs on a GPU. `auto` does not."""
 
@@ -250,9 +248,9 @@ class TargetConfig(ModelSettings):
     inflate: InflateConfig | None = None
     """Make the model slower without changing its distribution."""
     exact_shapes: bool | Annotated[int, Field(ge=2)] = False
-    """Run every forward pass of a step over the same number of columns, so that greedy texts do not depend on the
-    drafter where rounding depends on shapes, as in bfloat16 and int8. The number is one more than the longest
-    draft, rounded up to a multiple of 16; `true` is 16."""
+    """Run every forward pass of a step over the same number of columns, so that greedy texts in bfloat16 or int8
+    do not depend on the drafter. The number is one more than the longest draft, rounded up to a multiple of 16;
+    `true` is 16."""
 
     def names(self) -> frozenset[str]:
         """Return the model and the adapter: folders, or names on the hub."""

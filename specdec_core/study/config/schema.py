@@ -71,10 +71,9 @@ class PromptsConfig(Validated):
     builtin: Annotated[str, Field(min_length=1)] | None = None
     """Prompts held out from the built-in models' training: `heldout`, `translation` or `summarization`."""
     file: Path | None = None
-    """A .jsonl, .json, .csv, .tsv, .parquet or .txt file, relative to the study file; or one of a package, such as
-    `builtin:heldout`."""
+    """A .jsonl, .json, .csv, .tsv, .parquet or .txt file; or one of a package, such as `builtin:heldout`."""
     dataset: Annotated[str, Field(min_length=1)] | None = None
-    """A Hugging Face dataset: a folder or a hub name. Needs datasets."""
+    """A Hugging Face dataset: a folder or a hub name."""
     benchmark: (
         Annotated[str, AfterValidator(check_benchmark), Field(json_schema_extra={"enum": [*BENCHMARKS]})] | None
     ) = None
@@ -84,7 +83,7 @@ class PromptsConfig(Validated):
     tokens: tuple[Annotated[tuple[_TokenId, ...], Field(min_length=1)], ...] | None = None
     """The prompts as lists of the target's token ids, to which nothing is added."""
     path: Path | None = None
-    """Local copy of the benchmark: a file or a folder. By default the one on the hub, which needs datasets."""
+    """Local copy of the benchmark: a file or a folder. By default the one on the hub."""
     config: str | None = None
     """Configuration of the dataset or benchmark, if it has several; `qualitative` for `speed-bench`."""
     split: str | None = None
@@ -99,7 +98,7 @@ class PromptsConfig(Validated):
     columns: ColumnsConfig | None = None
     """Columns of the reference, the id and so on."""
     group: _Groups | None = None
-    """Column, or two, by whose values results are also reported, such as `category`."""
+    """One or two columns by whose values results are also reported."""
     chat: bool | None = None
     """Treat each text as a user message; by default only those of a benchmark."""
     system: Annotated[str, Field(min_length=1)] | None = None
@@ -299,19 +298,19 @@ class TaskConfig(Validated):
     name: Annotated[str, Field(min_length=1, max_length=100)]
     """Name of the task in tables and results."""
     target: AnyTarget | None = None
-    """Target of this task; by default the study's."""
+    """By default the study's."""
     prompts: AnyPrompts | None = None
-    """Prompts of this task; by default the study's."""
+    """By default the study's."""
     warmup_prompts: AnyPrompts | None = None
-    """Warm-up prompts of this task; by default the study's."""
+    """By default the study's."""
     sampling: SamplingSettings | None = None
-    """Sampling settings that differ from the study's."""
+    """Settings that differ from the study's."""
     generation: _Generation | None = None
-    """Generation settings that differ from the study's."""
+    """Settings that differ from the study's."""
     constraint: Constraint | None = None
-    """Constraint of this task; by default that of the study, and null for none."""
+    """By default the study's; null is none."""
     grid: _Grid = Field(default_factory=dict)
-    """Dotted keys of this task with lists of values. Every combination becomes a task."""
+    """Dotted keys with lists of values. Every combination becomes a task."""
 
 
 class RunConfig(Validated):
@@ -336,7 +335,7 @@ class RunConfig(Validated):
     tasks: Annotated[tuple[str, ...], Field(min_length=1)] | None = None
     """Names of the tasks to run it on, `*` for any text; by default all."""
     grid: _Grid = Field(default_factory=dict)
-    """Dotted keys of this run with lists of values. Every combination becomes a run."""
+    """Dotted keys with lists of values. Every combination becomes a run."""
 
 
 class BaselineConfig(Validated):
@@ -354,8 +353,7 @@ class StudyConfig(Validated):
     prompts: AnyPrompts | None = None
     """The prompts: a mapping, or a list of texts. Optional if every task has some."""
     warmup_prompts: AnyPrompts | None = None
-    """Prompts that drafters with a memory decode first in each repeat, unmeasured. They must differ from
-    `prompts`."""
+    """Other prompts that drafters with a memory decode first in each repeat, unmeasured."""
     sampling: SamplingSettings = SamplingSettings()
     """Sampling settings of the target."""
     generation: _Generation = GenerationSettings()
@@ -365,14 +363,13 @@ class StudyConfig(Validated):
     batch_size: Annotated[int, Field(ge=1)] = 1
     """Number of prompts to decode together."""
     auto_find_batch_size: bool = False
-    """Decode a batch that the memory does not hold in halves instead of failing the run. A note says so."""
+    """Decode a batch in halves where memory is short, instead of failing the run."""
     repeats: AnyRepeats = RepeatsConfig(min=3, max=3)
     """How often each run is timed, in turns: a number, a mapping, or `auto` for its defaults."""
     timing: bool = True
     """`false` measures acceptance alone: each run decodes once, and with `--ray` side by side."""
     deploy: Literal["vllm"] | None = None
-    """Decode by the rules of a server, leave out what it cannot run, and end with the command to serve the best
-    drafter and the figures to expect there."""
+    """Decode by vLLM's rules, and end with the command that serves the best drafter there."""
     lossless: bool = False
     """Reject runs whose lenience may be below 1, and lossy acceptance rules."""
     baseline: BaselineConfig | None = None
