@@ -67,10 +67,9 @@ def _sections(items: Sequence[Any]) -> Iterator[Sequence[Any]]:
 def _lines(items: Iterable[Any], folder: str, indent: str = "") -> Iterator[str]:
     for item in items:
         ((title, inner),) = item.items()
-        if isinstance(inner, str):
-            yield f"{indent}- [{title}]({posixpath.relpath(inner, folder)}): {summary(inner)}"
+        page = inner if isinstance(inner, str) else inner[0]
+        if isinstance(page, str):  # or a section that begins with an index page of its own, which lists the rest
+            yield f"{indent}- [{title}]({posixpath.relpath(page, folder)}): {summary(page)}"
         else:
             yield f"{indent}- {title}"
-            # A section inside may begin with an index page of its own, which has no title in the navigation.
-            named = (one if isinstance(one, dict) else {"Overview": one} for one in inner)
-            yield from _lines(named, folder, indent + "    ")
+            yield from _lines(inner, folder, indent + "    ")
