@@ -20,8 +20,8 @@ class Constraint(Validated):
     """
 
     json_schema: dict[str, Any] | None = None
-    """A JSON schema; `{}` is any JSON. The text has no optional white space, unless the schema's key `x-guidance`,
-    which holds settings of llguidance, says `{whitespace_flexible: true}`."""
+    """A JSON schema; `{}` is any JSON. The text has no optional white space, unless the schema contains
+    `x-guidance: {whitespace_flexible: true}`."""
     regex: Annotated[str, Field(min_length=1)] | None = None
     """A regular expression that the whole text matches, in the syntax of Rust's `regex`."""
     grammar: Annotated[str, Field(min_length=1)] | None = None

@@ -56,7 +56,6 @@ SMALLER = {
     r"^compare ": SMALL_STUDY,
     r"^generate ": "--max-new-tokens 8",
     r"^record .*--import": "",
-    r"^record llama": "--set generation.max_new_tokens=4",
     r"^record examples/": SMALL_RECORD,
     r"^record .*t5-target": "--prompts '{builtin: translation, limit: 1}' --max-new-tokens 4",
     r"^record .*--timings": "--prompts '{builtin: heldout, limit: 1}' --max-new-tokens 4 --gamma 1",
