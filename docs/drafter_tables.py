@@ -8,8 +8,8 @@ from tables import data, table
 
 from specdec_core.study.report.verdict import MAX_EXCESS
 
-GAMMAS = (4, 8)
-"""Gammas on the pages of drafters; the first is compared."""
+GAMMA = 4
+"""Gamma of the tokens per step that pages compare."""
 SPEEDS = {
     "hierarchical(ngram)": ["transformer-on-trigram"],
     "chain(prompt-copy, transformer)": ["copy-else-transformer"],
@@ -30,27 +30,21 @@ def _runs(drafter: str = "") -> Runs:
     return runs
 
 
-def _cells(rows: dict[tuple[float, int], dict[str, Any]], gamma: int) -> list[str]:
-    """Return acceptance rate and tokens per step at both temperatures."""
-    cells = []
-    for temperature in (0.0, 1.0):
-        row = rows[temperature, gamma]
-        cells += [f"{row['acceptance_rate']:.2f}", f"{row['block_efficiency']:.2f} ±{row['half_interval']:.2f}"]
-    return cells
-
-
-HEAD = ("acceptance rate, T = 0", "tokens per step", "acceptance rate, T = 1", "tokens per step")
-
-
 def of_drafter(name: str) -> str:
-    """Return tokens per step, and in parentheses the acceptance rate, of a drafter with one run."""
+    """Return tokens per step and acceptance rate of a drafter with one run, in a sentence."""
     (found,) = _runs(name).values()
-    rows = []
-    for gamma in GAMMAS:
-        greedy_rate, greedy, rate, sampled = _cells(found, gamma)
-        rows.append((str(gamma), f"{greedy} ({greedy_rate})", f"{sampled} ({rate})"))
-    texts = "[texts of the built-in target](../which-drafter.md#tokens-per-step)"
-    return f"Tokens per step (acceptance rate) on {texts}:\n\n{table(('γ', 'T = 0', 'T = 1'), rows)}"
+    both = [found[temperature, GAMMA] for temperature in (0.0, 1.0)]
+    tokens = "{:.2f} tokens per step at T = 0, and {:.2f} at T = 1".format(
+        *(row["block_efficiency"] for row in both)
+    )
+    rates = "{:.2f} and {:.2f}".format(*(row["acceptance_rate"] for row in both))
+    target = "[built-in target](../which-drafter.md#tokens-per-step)"
+    return f"For the {target} with γ = {GAMMA}, it yields {tokens} (acceptance rates {rates}).\n"
+
+
+def _tokens(row: dict[str, Any]) -> str:
+    """Return the tokens per step of a run, with half of their confidence interval."""
+    return f"{row['block_efficiency']:.2f} ±{row['half_interval']:.2f}"
 
 
 def _timed(run: str) -> list[str]:
@@ -68,7 +62,7 @@ def _timed(run: str) -> list[str]:
 
 def _links() -> dict[str, str]:
     """Return the link of each run to its drafter, that with the most tokens at temperature 0 first."""
-    first = {run: rows[0.0, GAMMAS[0]] for run, rows in _runs().items()}
+    first = {run: rows[0.0, GAMMA] for run, rows in _runs().items()}
     links = {}
     for run in sorted(first, key=lambda run: -first[run]["block_efficiency"]):
         name = first[run]["drafter"]
@@ -79,7 +73,10 @@ def _links() -> dict[str, str]:
 
 def every_drafter() -> str:
     """Return the tokens per step of all drafters on the same texts."""
-    rows = [(link, *_cells(_runs()[run], GAMMAS[0])[1::2]) for run, link in _links().items()]
+    rows = []
+    for run, link in _links().items():
+        greedy, sampled = (_runs()[run][temperature, GAMMA] for temperature in (0.0, 1.0))
+        rows.append((link, _tokens(greedy), _tokens(sampled)))
     return table(("drafter", "tokens per step, T = 0", "T = 1"), rows)
 
 
@@ -115,5 +112,5 @@ def by_batch() -> str:
 
 
 def gains(name: str) -> str:
-    """Return the table of a drafter; with `all` and `speeds` those of all, with `batch` the one of batch sizes."""
+    """Return what a drafter gains; with `all` and `speeds` those of all, with `batch` the one of batch sizes."""
     return {"all": every_drafter, "speeds": speeds, "batch": by_batch}.get(name, lambda: of_drafter(name))()

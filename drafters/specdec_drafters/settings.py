@@ -75,7 +75,7 @@ class MatchingConfig(DrafterConfig):
     max_spec_factor: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
     """The most tokens drafted per token that matches; of a tree, in each path."""
     min_token_prob: Annotated[float, Field(ge=0, le=1)] = 0.1
-    """The smallest share of the matches that a drafted token, with those before it, must have followed."""
+    """A draft ends where its tokens followed less than this share of the matches."""
 
 
 class SuffixConfig(MatchingConfig):
