@@ -56,9 +56,9 @@ def measure(
 
     ```
     specdec measure --drafter "{name: transformer, model: builtin:drafter}"
-    specdec measure --drafter prompt-copy --temperature 0.5
     specdec measure examples/quickstart.yaml --task temperature-1 \
         --output results/measured.json
+    specdec measure --drafter prompt-copy --temperature 0.5
     ```
     """
     # Another gamma tells a run from the others; it plays no part.

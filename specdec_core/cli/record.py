@@ -91,9 +91,9 @@ def record(
 
     ```
     specdec record --output records/code
+    specdec record examples/quickstart.yaml --output records/quickstart
     specdec record --target builtin:t5-target --temperature 1 --samples 4 \
         --prompts "{builtin: translation}" --output records/translation
-    specdec record examples/quickstart.yaml --output records/quickstart
     specdec record --import log.jsonl --temperature 1 \
         --target meta-llama/Llama-3.1-70B-Instruct --output records/llama
     ```

@@ -36,6 +36,10 @@ from tests.docs.pages import (
 
 COMMANDS = typer.main.get_command(app)
 OURS = [words[1:] for words in shown_commands() if Path(words[0]).name == "specdec"]
+HELP = [
+    line[1:] for example in load(ROOT / "docs/command_reference.py").examples() for line in shell_lines(example)
+]
+OURS += [words for words in HELP if words not in OURS]
 # Examples run in test_python.py; other scripts in docs/ write into the repository.
 SCRIPTS = [words[1:] for words in shown_commands() if words[0] == "python" and words[1].startswith("benchmarks/")]
 
