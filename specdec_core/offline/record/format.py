@@ -89,11 +89,11 @@ class TextLine(FilePart):
     sample: Annotated[int, Field(ge=0)] = 0
     """Number of the text of this prompt, from 0; an import counts the texts."""
     id: str = ""
-    """Name of the prompt, such as the question id of a benchmark; by default its number, from 1."""
+    """Name of the prompt, such as a question id; by default its number, from 1."""
     source: str | None = None
     """Where the prompt comes from."""
     group: tuple[str, ...] = ()
-    """The prompt's values of the columns that group the prompts, such as the category."""
+    """The prompt's values of the columns that group prompts."""
     metadata: dict[str, str | int | float | None] = Field(default_factory=dict)
     """What drafters are told of the prompt, such as its user."""
     turn: Annotated[int, Field(ge=1)] = 1
@@ -103,8 +103,7 @@ class TextLine(FilePart):
     tokens: tuple[TokenId, ...] = ()
     """Token ids of the text, an end of sequence included."""
     logprobs: tuple[Annotated[float, Field(ge=-100, le=1e-4)], ...] | None = None
-    """Natural logarithm of p of each token, in the distribution that it was drawn from; none where decoding is
-    greedy."""
+    """Natural logarithm of p of each token, in the distribution that it was drawn from; none if greedy."""
     finish_reason: FinishReason | None = None
     """Why the text ended; an import needs it for `stop` and `context` only."""
 
