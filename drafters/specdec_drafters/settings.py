@@ -471,7 +471,7 @@ class DataConfig(TrainerConfig):
     sources: Path | None = None
     """For a target with an encoder: a JSONL file of `{"source": ..., "target": ...}`, the target optional."""
     seed: Annotated[int, Field(ge=0)] = 0
-    """The seed of everything that is random."""
+    """The random seed."""
     device: str = "auto"
     """`cpu`, `cuda`, `cuda:1` ...; `auto` is a GPU if there is one."""
 
@@ -495,10 +495,10 @@ class TrainingConfig(DataConfig):
     learning_rate: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     """The peak learning rate; by default one that suits the model."""
     loss: LossName = "kl-then-tv"
-    """`ce`, cross-entropy on the text; `kl`, KL(p || q); `tv`, total variation, which is 1 - alpha; `kl-then-tv`,
-    KL first, then increasingly total variation."""
+    """`ce`, cross-entropy on the text; `kl`, KL(p || q); `tv`, total variation, 1 - alpha; `kl-then-tv`, from KL
+    to total variation."""
     temperature: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
-    """The temperature that the pair will decode at, of samples and of both distributions."""
+    """The temperature at which you will decode."""
     evaluate_every: Annotated[int, Field(ge=1)] = 50
     """Steps between two evaluations."""
     checkpoint_minutes: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 3.0

@@ -126,7 +126,7 @@ class TrainerConfig(PluginConfig):
     """Options of every trainer; each field is an option of the command, and its docstring is the help."""
 
     target: str = "builtin:target"
-    """The target that the drafter will draft for: a folder, a hub name, or builtin:target."""
+    """The target: a folder, a hub name, or builtin:target."""
     output: Path
     """Where the result goes."""
     overwrite: bool = False
