@@ -48,7 +48,6 @@ class Budgeted(DeterministicDrafter):
         return [(tokens[-1] + budget) % self.target.vocab_size] * budget
 
 
-# --8<-- [start:override]
 class TestBudgeted(DrafterKit):
     def make(self, target: TargetInfo) -> Budgeted:
         return Budgeted(DrafterConfig(), target)
@@ -59,6 +58,3 @@ class TestBudgeted(DrafterKit):
 
     def test_drafts_tokens(self) -> None:
         super().test_drafts_tokens()
-
-
-# --8<-- [end:override]

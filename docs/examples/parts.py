@@ -209,7 +209,6 @@ class OwnModel(Drafter):
         return OwnModelSession(self.loaded, session)
 
 
-# --8<-- [start:model]
 class OwnModelSession(DraftSession):
     """Between steps, the cache holds committed tokens."""
 
@@ -243,7 +242,6 @@ class OwnModelSession(DraftSession):
         self.model.close()
 
 
-# --8<-- [end:model]
 class ServedConfig(DrafterConfig):
     """Drafts what a service answers."""
 

@@ -50,7 +50,6 @@ class FollowSession(GammaSession):
 
 
 # --8<-- [end:gamma]
-# --8<-- [start:lenience]
 class LateConfig(LenienceConfig):
     """Strict where a text begins, lenient then."""
 
@@ -81,7 +80,6 @@ class LateSession(LenienceSession):
         self.lengths = [n + len(new) for n, new in zip(self.lengths, report.outcome.committed, strict=True)]
 
 
-# --8<-- [end:lenience]
 @hookimpl
 def specdec_gamma_controllers() -> list[PluginSpec]:
     """Announce the controller of gamma."""

@@ -61,7 +61,6 @@ def _candidates(counts: dict[str, int]) -> Candidates:
     return Candidates(np.array(ids), np.log([counts[str(token)] for token in ids]))
 
 
-# --8<-- [start:session]
 class PairsSession(DraftSession):
     def __init__(self, drafter: Pairs) -> None:
         self.drafter = drafter
@@ -73,7 +72,6 @@ class PairsSession(DraftSession):
         return request.proposal()
 
 
-# --8<-- [end:session]
 class PairsTrainerConfig(TrainerConfig):
     """Count which token follows which in a text."""
 
