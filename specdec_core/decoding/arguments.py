@@ -30,6 +30,7 @@ from specdec_core.models.load.model_requirements import unmet_requirements
 from specdec_core.registry.hookspecs import KIND_LABELS
 from specdec_core.registry.nesting import dotted
 from specdec_core.registry.registry import BASES, Registry, default_registry
+from specdec_core.registry.requirements import TargetFacts
 from specdec_core.registry.settings_models import plugin_settings
 from specdec_core.registry.validation_errors import describe
 
@@ -90,15 +91,7 @@ def create_drafter(registry: Registry, config: PluginConfig, target: TargetInfo)
     Raises:
         PluginError: It cannot be loaded, or its requirements are not met.
     """
-    unmet = unmet_requirements(
-        registry,
-        config,
-        encoder_decoder=target.encoder_decoder,
-        has_tokenizer=target.tokenizer is not None,
-        has_hidden_states=target.features is not None,
-        has_model=target.model is not None,
-        folder=target.folder,
-    )
+    unmet = unmet_requirements(registry, config, TargetFacts.of(target), folder=target.folder)
     for keys, error in unmet:
         raise PluginError(f"{dotted(keys)}: {error}" if keys else str(error)) from error
     drafter: Drafter = registry.create("drafter", _name(config), config, target)

@@ -26,7 +26,7 @@ from specdec_core.interface.errors import PluginError, SpecdecError, exception_t
 from specdec_core.interface.spec import CONFIG_BASES, ListedKind, PluginKind
 from specdec_core.registry.cli_fields import cli_fields
 from specdec_core.registry.hookspecs import HOOKS_BY_KIND, KIND_LABELS, PROJECT, HookSpecs
-from specdec_core.registry.requirements import check_requirements
+from specdec_core.registry.requirements import TargetFacts, check_requirements
 
 ALLOW_LIST = "SPECDEC_PLUGINS"
 """Environment variable that restricts loading to these distributions and entry points, separated by commas."""
@@ -352,13 +352,7 @@ class Registry:
                 f"a nested {KIND_LABELS[kind]} was given as {config!r}, which has no plugin name. Configs read "
                 "from a study have one; in Python, pass the plugin itself where the drafter allows it."
             )
-        check_requirements(
-            self.spec(kind, name),
-            encoder_decoder=target.encoder_decoder,
-            has_tokenizer=target.tokenizer is not None,
-            has_hidden_states=target.features is not None,
-            has_model=target.model is not None,
-        )
+        check_requirements(self.spec(kind, name), TargetFacts.of(target))
         return self.create(kind, name, config, target)
 
     def records(self) -> list[PluginRecord]:

@@ -1,32 +1,42 @@
 """Checks of a plugin's declared requirements against the target and the batch, before anything is loaded."""
 
 from collections.abc import Iterator
-from typing import Any, cast
+from typing import Any, NamedTuple, Self, cast
 
-from specdec_core.interface import DrafterConfig, ModelSettings, PluginConfig, PluginError, PluginSpec
+from specdec_core.interface import DrafterConfig, ModelSettings, PluginConfig, PluginError, PluginSpec, TargetInfo
 from specdec_core.registry.hookspecs import KIND_LABELS
 from specdec_core.registry.nesting import Keys, nested_settings
 
 
-def check_requirements(
-    spec: PluginSpec,
-    *,
-    encoder_decoder: bool | None = None,
-    has_tokenizer: bool | None = None,
-    has_hidden_states: bool | None = None,
-    has_model: bool | None = None,
-) -> None:
-    """Check that a target has what a drafter needs; other plugins need nothing.
+class TargetFacts(NamedTuple):
+    """What is known of a target that drafters may need; None is not known yet, and not checked.
 
-    Pass None for anything that is not known yet; it is not checked.
-
-    Args:
-        spec: The plugin's specification.
+    Attributes:
         encoder_decoder: Whether the target is an encoder-decoder model.
         has_tokenizer: Whether the target has a tokenizer.
         has_hidden_states: Whether the target has an output embedding, whose inputs are the hidden states that
             drafters see.
         has_model: Whether the target's model is there for drafters made of its weights.
+    """
+
+    encoder_decoder: bool | None = None
+    has_tokenizer: bool | None = None
+    has_hidden_states: bool | None = None
+    has_model: bool | None = None
+
+    @classmethod
+    def of(cls, target: TargetInfo) -> Self:
+        """Return the facts of a target that is known."""
+        has = (part is not None for part in (target.tokenizer, target.features, target.model))
+        return cls(target.encoder_decoder, *has)
+
+
+def check_requirements(spec: PluginSpec, target: TargetFacts) -> None:
+    """Check that a target has what a drafter needs; other plugins need nothing.
+
+    Args:
+        spec: The plugin's specification.
+        target: What is known of the target.
 
     Raises:
         PluginError: The plugin declares that it cannot do this. The message names the plugin, the requirement and
@@ -36,20 +46,20 @@ def check_requirements(
     if not issubclass(config, DrafterConfig):
         return
     reason = None
-    if encoder_decoder is True and config.targets == "decoder-only":
+    if target.encoder_decoder is True and config.targets == "decoder-only":
         reason = "works for decoder-only targets, but this target has an encoder; choose another drafter or target"
-    elif encoder_decoder is False and config.targets == "encoder-decoder":
+    elif target.encoder_decoder is False and config.targets == "encoder-decoder":
         reason = (
             "works for encoder-decoder targets, but this target has no encoder; choose another drafter or target"
         )
-    elif config.needs_tokenizer and has_tokenizer is False:
+    elif config.needs_tokenizer and target.has_tokenizer is False:
         reason = "reads text, but this target has no tokenizer; add the tokenizer's files to the target's folder"
-    elif config.needs_hidden_states and has_hidden_states is False:
+    elif config.needs_hidden_states and target.has_hidden_states is False:
         reason = (
             "needs hidden states, but this target has no output embedding to read them from, or is drafted for in "
             "other tokens; choose another drafter or target"
         )
-    elif config.needs_model and has_model is False:
+    elif config.needs_model and target.has_model is False:
         reason = (
             "is made of the target's own weights, but this target is not loaded, or is drafted for in other "
             "tokens; choose another drafter or target"

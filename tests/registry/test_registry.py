@@ -3,7 +3,7 @@ import pytest
 from specdec_core import DrafterConfig, PluginConfig, PluginSpec, TargetInfo
 from specdec_core.interface import PluginError
 from specdec_core.registry.registry import Registry
-from specdec_core.registry.requirements import check_requirements
+from specdec_core.registry.requirements import TargetFacts, check_requirements
 
 ONE = """
     from specdec_core import DrafterConfig, PluginSpec, hookimpl
@@ -182,9 +182,9 @@ def test_two_plugins_that_claim_the_bare_value(toys):
 def test_requirements_are_checked_with_the_reason(needs, asked, reason):
     config = type("WeakConfig", (DrafterConfig,), {"__module__": __name__, **needs})
     spec = PluginSpec("drafter", "weak", "a:B", config)
-    check_requirements(spec)
+    check_requirements(spec, TargetFacts())
     with pytest.raises(PluginError, match=f"drafter 'weak' .*{reason}"):
-        check_requirements(spec, **asked)
+        check_requirements(spec, TargetFacts(**asked))
 
 
 TRAINERS = """

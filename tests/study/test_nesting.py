@@ -9,6 +9,7 @@ from specdec_core import TargetInfo, default_registry
 from specdec_core.cli.main import app
 from specdec_core.interface import ConfigError, PluginError
 from specdec_core.models.load.model_requirements import unmet_requirements
+from specdec_core.registry.requirements import TargetFacts
 from specdec_core.study import RunLabels, load_study, run_model
 
 NESTS = """
@@ -251,10 +252,13 @@ def test_what_a_nested_drafter_cannot_do_is_seen_before_anything_is_loaded(probl
 )
 def test_needs_are_asked_of_all_that_work_for_the_target(nests, drafter, fact, found_at):
     config = run_model(default_registry()).model_validate({"drafter": drafter, "gamma": 1}).drafter
-    found = [keys for keys, _ in unmet_requirements(default_registry(), config, **{fact: False})]
-    assert found == ([] if found_at is None else [found_at])
-    assert not list(unmet_requirements(default_registry(), config, **{fact: True}))
-    assert not list(unmet_requirements(default_registry(), config))
+
+    def unmet(**facts):
+        return [keys for keys, _ in unmet_requirements(default_registry(), config, TargetFacts(**facts))]
+
+    assert unmet(**{fact: False}) == ([] if found_at is None else [found_at])
+    assert not unmet(**{fact: True})
+    assert not unmet()
 
 
 @pytest.fixture

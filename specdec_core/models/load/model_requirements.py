@@ -11,7 +11,7 @@ from specdec_core.models.load.resolve import has_encoder, near_miss
 from specdec_core.models.load.vocabulary import Vocabulary, local_vocabulary, vocabulary_difference
 from specdec_core.registry.nesting import Keys, nested_settings
 from specdec_core.registry.registry import Registry
-from specdec_core.registry.requirements import check_requirements, encoder_mismatch
+from specdec_core.registry.requirements import TargetFacts, check_requirements, encoder_mismatch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,12 +23,9 @@ if TYPE_CHECKING:
 def unmet_requirements(
     registry: Registry,
     config: PluginConfig,
+    target: TargetFacts,
     kind: PluginKind = "drafter",
     *,
-    encoder_decoder: bool | None = None,
-    has_tokenizer: bool | None = None,
-    has_hidden_states: bool | None = None,
-    has_model: bool | None = None,
     vocabulary: Vocabulary | None = None,
     folder: Path = Path(),
 ) -> Iterator[tuple[Keys, PluginError]]:
@@ -42,36 +39,27 @@ def unmet_requirements(
     Args:
         registry: Where to look up plugins.
         config: The plugin's settings, including its name.
+        target: What is known of the target.
         kind: The plugin's kind.
-        encoder_decoder: See `check_requirements`.
-        has_tokenizer: See `check_requirements`.
-        has_hidden_states: See `check_requirements`.
-        has_model: See `check_requirements`.
         vocabulary: The target's tokens, as `local_vocabulary` returns them.
         folder: Base for relative paths.
 
     Yields:
         The keys that lead to the plugin in the settings, and the error.
     """
-    target: dict[str, bool | None] = {
-        "encoder_decoder": encoder_decoder,
-        "has_tokenizer": has_tokenizer,
-        "has_hidden_states": has_hidden_states,
-        "has_model": has_model,
-    }
     name: str = cast("Any", config).name
     try:
-        check_requirements(registry.spec(kind, name), **target)
+        check_requirements(registry.spec(kind, name), target)
     except PluginError as error:
         yield (), error
-    draft_model: dict[str, bool | None] = {}
+    draft_model = TargetFacts()
     if isinstance(config, ModelSettings):
         # A folder that is not there may be written before the run; one that resembles another is misspelt.
         if config.model and (near := near_miss(config.model, folder)) is not None:
             yield ("model",), PluginError(near)
         encoder = has_encoder(config.model, folder, config.subfolder) if config.model else None
         mismatch = encoder_mismatch(
-            name, config.model, model_has_encoder=encoder, target_has_encoder=encoder_decoder
+            name, config.model, model_has_encoder=encoder, target_has_encoder=target.encoder_decoder
         )
         if mismatch is not None:
             yield ("model",), PluginError(mismatch)
@@ -81,15 +69,14 @@ def unmet_requirements(
                 vocabulary_difference(name, config.model, vocabulary, draft, whole=False)
             except ModelError as error:
                 yield ("model",), PluginError(str(error))
-        draft_model["encoder_decoder"] = encoder_decoder if encoder is None else encoder
+        draft_model = TargetFacts(target.encoder_decoder if encoder is None else encoder)
     for nested in nested_settings(config):
-        known = target if nested.marker.same_target else draft_model
         unmet = unmet_requirements(
             registry,
             nested.config,
+            target if nested.marker.same_target else draft_model,
             nested.marker.kind,
             vocabulary=vocabulary if nested.marker.same_tokens else None,
             folder=folder,
-            **known,
         )
         yield from (((*nested.keys, *keys), error) for keys, error in unmet)

@@ -2,8 +2,8 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from dataclasses import replace
+from functools import cache, partial
 from itertools import islice
 from pathlib import Path
 from time import perf_counter
@@ -17,167 +17,20 @@ from torch import Tensor
 
 from specdec_core.costs.step_costs import StepCosts, mean_seconds
 from specdec_core.decoding.arguments import create_drafter
-from specdec_core.interface import ConfigError, ModelError, PluginConfig, PluginError, Progress, Proposal
-from specdec_core.interface.drafter import LAST_HIDDEN, Drafter, TargetInfo
+from specdec_core.interface import ConfigError, ModelError, PluginConfig, Progress, Proposal
+from specdec_core.interface.drafter import LAST_HIDDEN, Drafter
 from specdec_core.interface.settings import SamplingSettings
 from specdec_core.interface.trainer import NoProgress
 from specdec_core.models import LoadedModel
 from specdec_core.models.device import describe_device, synchronize
 from specdec_core.models.load.model_requirements import unmet_requirements
 from specdec_core.offline.record.decode import forced_pass
-from specdec_core.offline.record.format import PartHeader, Record, RecordedText, RecordPart
+from specdec_core.offline.record.format import Record, RecordedText, RecordPart
 from specdec_core.offline.record.recorded_target import load_recorded, target_info
 from specdec_core.offline.replay.replayed_metrics import TextAcceptance, Uncached
 from specdec_core.offline.replay.text_oracle import ForcedDraft, ForcedText, TextOracle
-from specdec_core.registry.nesting import Keys
 from specdec_core.registry.registry import Registry, default_registry
-
-
-@dataclass(eq=False)
-class Preparation:
-    """Loads drafters for the target of a record, and the target itself where a drafter needs it.
-
-    Args:
-        record: The record.
-        header: Settings of the part.
-        registry: Where plugins come from.
-        folder: Base for relative paths in plugin settings.
-        target: The loaded target, if there is one.
-
-    Attributes:
-        notes: What a reader of the results should know.
-    """
-
-    record: Record
-    header: PartHeader
-    registry: Registry
-    folder: Path
-    target: LoadedModel | None
-    notes: list[str] = field(default_factory=list)
-
-    def drafter(self, given: PluginConfig | Drafter) -> Drafter:
-        """Return the drafter that was given, or load the one that was configured.
-
-        Args:
-            given: The drafter, or its settings.
-
-        Raises:
-            ConfigError: It drafts for another vocabulary.
-            ModelError: It needs the target, which cannot be loaded.
-            PluginError: It cannot be loaded, or its requirements are not met.
-        """
-        drafter = given if isinstance(given, Drafter) else self._load(given)
-        vocab = self.record.header.vocab_size
-        if drafter.target.vocab_size != vocab:
-            raise ConfigError(
-                f"{type(drafter).__name__} drafts for a target with {drafter.target.vocab_size} token ids; the "
-                f"recorded one has {vocab}. Load it for the target of the record."
-            )
-        return drafter
-
-    def forced(self, texts: Sequence[RecordedText], hidden_layers: Sequence[int] = ()) -> list[ForcedText]:
-        """Return texts ready to be drafted along, with hidden states if they are asked for.
-
-        Args:
-            texts: The texts.
-            hidden_layers: Those of the drafter. A record holds the states of `LAST_HIDDEN` at most.
-
-        Raises:
-            ConfigError: Their probabilities are not probabilities.
-            ModelError: Hidden states are neither recorded, nor can the target be loaded.
-        """
-        return [self._forced(text, tuple(hidden_layers)) for text in texts]
-
-    def _forced(self, text: RecordedText, hidden_layers: tuple[int, ...]) -> ForcedText:
-        name = f"text {text.sample} of prompt {text.number}"
-        if not len(text.tokens) or len(text.tokens) != len(text.probabilities):
-            raise ConfigError(f"{name} has {len(text.tokens)} tokens and {len(text.probabilities)} probabilities.")
-        p = text.probabilities
-        # Greedy texts have their tokens with certainty, whatever is noted.
-        if not (self.header.sampling.greedy or ((p > 0) & (p <= 1 + 1e-4)).all()):
-            raise ConfigError(
-                f"{name} holds a probability that is not in (0, 1]: {float(p.min()):g} to "
-                f"{float(p.max()):g}. Each must be what its token was sampled with."
-            )
-        start = self.record.header.start_id
-        begin = text.prompt if start is None else (start,)
-        last, states = self._hidden(text, hidden_layers) if hidden_layers else (None, {})
-        limit = self._limit(text, len(begin))
-        most = self.record.header.most_uncached
-        uncached = None if most is None else Uncached(len(begin), most)
-        return ForcedText(text, begin, limit, limit - 1, uncached, last, self._all_p(text), states)
-
-    def _all_p(self, text: RecordedText) -> tuple[NDArray[np.int64], NDArray[np.float32]] | None:
-        """Return the most probable tokens and their p, if no others have any; None in greedy decoding."""
-        tokens, p = text.top_tokens, text.top_probabilities
-        if tokens is None or p is None or self.header.sampling.greedy:
-            return None
-        whole = tokens.shape[1] == self.record.header.vocab_size or not p[:, -1].any()
-        return (tokens, p) if whole else None
-
-    def _limit(self, text: RecordedText, begin: int) -> int:
-        """Return the most tokens that a text could have had. One that ended by itself could have gone on."""
-        length = len(text.tokens)
-        if text.finish_reason in ("length", "context"):
-            return length
-        longest = self.record.header.max_length
-        most = self.header.generation.max_new_tokens
-        return max(length, most if longest is None else min(most, longest - begin))
-
-    def _load(self, config: PluginConfig) -> Drafter:
-        info = self._info()
-        unmet = partial(self._unmet, config)
-        if len(unmet(info)) > len(unmet(info, loaded=True)):
-            info = self._loaded_target.info(self.folder)
-        return create_drafter(self.registry, config, info)
-
-    def _unmet(
-        self, config: PluginConfig, info: TargetInfo, *, loaded: bool = False
-    ) -> list[tuple[Keys, PluginError]]:
-        """Return the unmet requirements of a drafter; with `loaded`, those that the loaded target would leave."""
-        return list(
-            unmet_requirements(
-                self.registry,
-                config,
-                encoder_decoder=info.encoder_decoder,
-                has_tokenizer=info.tokenizer is not None,
-                has_hidden_states=loaded or info.features is not None,
-                has_model=loaded or info.model is not None,
-                folder=self.folder,
-            )
-        )
-
-    def _info(self) -> TargetInfo:
-        if self.target is not None:
-            return self.target.info(self.folder)
-        return target_info(self.record, self.folder)
-
-    @cached_property
-    def _loaded_target(self) -> LoadedModel:
-        """The target, loaded if none was given."""
-        if self.target is not None:
-            return self.target
-        if self.record.header.source is not None:
-            raise ModelError(
-                "this drafter works on the target, or on its hidden states, which an imported record does not "
-                "hold. Record the target with `specdec record --hidden`, or choose another drafter."
-            )
-        return load_recorded(self.record, self.folder)
-
-    def _hidden(self, text: RecordedText, hidden_layers: tuple[int, ...]) -> tuple[Tensor, Mapping[int, Tensor]]:
-        layers = [layer for layer in hidden_layers if layer != LAST_HIDDEN]
-        if text.hidden is not None and not layers:
-            return torch.from_numpy(np.ascontiguousarray(text.hidden)), {}
-        what = "no outputs of single layers" if text.hidden is not None else "no hidden states"
-        note = f"The record holds {what}: the target read each text once to compute them."
-        if note not in self.notes:
-            self.notes.append(note)
-        target = self._loaded_target
-        if target.features is None:
-            raise ModelError(f"{target.name} has no output embedding for hidden states; choose another drafter.")
-        found = forced_pass(target, text.prompt, text.tokens.tolist(), layers=layers)
-        return found.hidden, found.layers
-
+from specdec_core.registry.requirements import TargetFacts
 
 BATCH_SIZE = 16
 """Number of texts that a drafter is asked for together. Another one may change the last bits of results."""
@@ -234,21 +87,38 @@ class DrafterReplay:
         for name, value in (("max_gamma", max_gamma), ("batch_size", batch_size)):
             if value < 1:
                 raise ConfigError(f"{name} is {value!r}; it must be a whole number, at least 1.")
-        self._part, self._texts = part, range(len(part)) if texts is None else texts
+        self._record, self._part, self._texts = record, part, range(len(part)) if texts is None else texts
         self._name = getattr(drafter, "name", None) or type(drafter).__name__
-        self._max_gamma = max_gamma
-        self._draft_sampling = draft_sampling
+        self._max_gamma, self._batch_size = max_gamma, batch_size
+        self._draft_sampling, self._folder = draft_sampling, folder
         self._progress = progress or NoProgress()
-        self._preparation = Preparation(record, part.header, registry or default_registry(), folder, target)
-        self.drafter, self._batch_size = self._preparation.drafter(drafter), batch_size
+        self._given, self._target = target, cache(partial(_loaded_target, record, folder, target))
+        self._notes: list[str] = []
+        self.drafter = self._load(registry or default_registry(), drafter)
+        vocab = record.header.vocab_size
+        if self.drafter.target.vocab_size != vocab:
+            raise ConfigError(
+                f"{type(self.drafter).__name__} drafts for a target with {self.drafter.target.vocab_size} token "
+                f"ids; the recorded one has {vocab}. Load it for the target of the record."
+            )
         self._acceptance: tuple[TextAcceptance, ...] | None = None
         self._autoregressive = self.drafter.autoregressive if autoregressive is None else autoregressive
         self._timed: tuple[tuple[float, ...], tuple[float, ...]] | None = None
 
+    def _load(self, registry: Registry, config: PluginConfig | Drafter) -> Drafter:
+        if isinstance(config, Drafter):
+            return config
+        given, folder = self._given, self._folder
+        info = target_info(self._record, folder) if given is None else given.info(folder)
+        facts = TargetFacts.of(info)
+        loaded = facts._replace(has_hidden_states=True, has_model=True)
+        unmet, left = (list(unmet_requirements(registry, config, one, folder=folder)) for one in (facts, loaded))
+        return create_drafter(registry, config, info if len(unmet) == len(left) else self._target().info(folder))
+
     @property
     def notes(self) -> tuple[str, ...]:
         """Notes for readers of the results."""
-        return tuple(self._preparation.notes)
+        return tuple(self._notes)
 
     def for_texts(self, texts: Sequence[int], acceptance: Sequence[TextAcceptance] | None = None) -> Self:
         """Return the same drafter along some of the texts; nothing is loaded again.
@@ -356,7 +226,7 @@ class DrafterReplay:
         """Yield each text of the whole part up to the last that is replayed, and whether it is replayed."""
         wanted = set(self._texts)
         for number, text in enumerate(islice(self._part, max(wanted, default=-1) + 1)):
-            yield self._forced([text])[0], number in wanted
+            yield self._forced(text), number in wanted
 
     def costs(self, target: StepCosts, timings: int = 20) -> StepCosts:
         """Return the costs of steps with this drafter: T(k) and the overhead as given, and D(k).
@@ -426,20 +296,81 @@ class DrafterReplay:
         wanted = set(self._texts)
         texts = (text for number, text in enumerate(self._part) if number in wanted)
         while batch := list(islice(texts, size)):
-            yield self._forced(batch)
+            yield [self._forced(text) for text in batch]
 
-    def _forced(self, texts: Sequence[RecordedText]) -> list[ForcedText]:
+    def _forced(self, text: RecordedText) -> ForcedText:
+        """Return a text ready to be drafted along, with hidden states if the drafter sees any.
+
+        Raises:
+            ConfigError: Its probabilities are not probabilities.
+            ModelError: Hidden states are neither recorded, nor can the target be loaded.
+        """
+        name = f"text {text.sample} of prompt {text.number}"
+        if not len(text.tokens) or len(text.tokens) != len(text.probabilities):
+            raise ConfigError(f"{name} has {len(text.tokens)} tokens and {len(text.probabilities)} probabilities.")
+        p, header, greedy = text.probabilities, self._record.header, self._part.header.sampling.greedy
+        # Greedy texts have their tokens with certainty, whatever is noted.
+        if not (greedy or ((p > 0) & (p <= 1 + 1e-4)).all()):
+            raise ConfigError(
+                f"{name} holds a probability that is not in (0, 1]: {float(p.min()):g} to "
+                f"{float(p.max()):g}. Each must be what its token was sampled with."
+            )
+        begin = text.prompt if header.start_id is None else (header.start_id,)
+        last, states = self._hidden(text) if self.drafter.hidden_layers else (None, {})
+        limit = self._limit(text, len(begin))
         longest = self.drafter.max_length
-        forced = self._preparation.forced(texts, self.drafter.hidden_layers)
-        if longest is None:
-            return forced
-        return [replace(one, reach=min(one.reach, longest - len(one.begin))) for one in forced]
+        reach = limit - 1 if longest is None else min(limit - 1, longest - len(begin))
+        uncached = None if header.most_uncached is None else Uncached(len(begin), header.most_uncached)
+        return ForcedText(text, begin, limit, reach, uncached, last, None if greedy else self._all_p(text), states)
+
+    def _all_p(self, text: RecordedText) -> tuple[NDArray[np.int64], NDArray[np.float32]] | None:
+        """Return the most probable tokens and their p, if no others have any."""
+        tokens, p = text.top_tokens, text.top_probabilities
+        if tokens is None or p is None:
+            return None
+        whole = tokens.shape[1] == self._record.header.vocab_size or not p[:, -1].any()
+        return (tokens, p) if whole else None
+
+    def _limit(self, text: RecordedText, begin: int) -> int:
+        """Return the most tokens that a text could have had. One that ended by itself could have gone on."""
+        length = len(text.tokens)
+        if text.finish_reason in ("length", "context"):
+            return length
+        longest = self._record.header.max_length
+        most = self._part.header.generation.max_new_tokens
+        return max(length, most if longest is None else min(most, longest - begin))
+
+    def _hidden(self, text: RecordedText) -> tuple[Tensor, Mapping[int, Tensor]]:
+        layers = [layer for layer in self.drafter.hidden_layers if layer != LAST_HIDDEN]
+        if text.hidden is not None and not layers:
+            return torch.from_numpy(np.ascontiguousarray(text.hidden)), {}
+        what = "no outputs of single layers" if text.hidden is not None else "no hidden states"
+        note = f"The record holds {what}: the target read each text once to compute them."
+        if note not in self._notes:
+            self._notes.append(note)
+        target = self._target()
+        if target.features is None:
+            raise ModelError(f"{target.name} has no output embedding for hidden states; choose another drafter.")
+        found = forced_pass(target, text.prompt, text.tokens.tolist(), layers=layers)
+        return found.hidden, found.layers
 
     def _open(
         self, texts: Sequence[ForcedText], follow: Callable[[Proposal], list[int]], *, live: bool = False
     ) -> TextOracle:
         sampling = self._part.header.sampling
         return TextOracle(self.drafter, texts, self._max_gamma, sampling, self._draft_sampling, follow, live=live)
+
+
+def _loaded_target(record: Record, folder: Path, given: LoadedModel | None) -> LoadedModel:
+    """Return the target that was given, or load that of the record."""
+    if given is not None:
+        return given
+    if record.header.source is not None:
+        raise ModelError(
+            "this drafter works on the target, or on its hidden states, which an imported record does not "
+            "hold. Record the target with `specdec record --hidden`, or choose another drafter."
+        )
+    return load_recorded(record, folder)
 
 
 def _by_budget(passes: Sequence[Sequence[TextAcceptance]]) -> list[TextAcceptance]:

@@ -10,6 +10,7 @@ from specdec_core.models.load.resolve import has_encoder
 from specdec_core.models.load.vocabulary import local_vocabulary
 from specdec_core.registry.nesting import Keys
 from specdec_core.registry.registry import Registry
+from specdec_core.registry.requirements import TargetFacts
 from specdec_core.study.config.schema import StudyConfig
 from specdec_core.study.config.study import BASELINE, Run, Task
 
@@ -60,18 +61,19 @@ _Compared: TypeAlias = Sequence[tuple[int, Run, Sequence[Task]]]
 def _requirements(compared: _Compared, registry: Registry, folder: Path) -> Iterator[Problem]:
     """Yield unmet requirements of drafters, with the tasks if only some are affected."""
     targets = {task.name: task.target for _, _, tasks in compared for task in tasks}
-    facts: dict[str | None, dict[str, Any]] = {
-        name: {
-            "encoder_decoder": has_encoder(target.model, folder, target.subfolder),
-            "vocabulary": local_vocabulary(target.model, folder, target.subfolder),
-        }
+    known = {
+        name: (
+            TargetFacts(has_encoder(target.model, folder, target.subfolder)),
+            local_vocabulary(target.model, folder, target.subfolder),
+        )
         for name, target in targets.items()
     }
     for index, run, tasks in compared:
         found: dict[tuple[Keys, str], list[Task]] = {}
         for task in tasks if run.drafter is not None else ():
-            unmet = unmet_requirements(registry, cast("Any", run.drafter), **facts[task.name], folder=folder)
-            for keys, error in unmet:
+            facts, words = known[task.name]
+            drafter = cast("Any", run.drafter)
+            for keys, error in unmet_requirements(registry, drafter, facts, vocabulary=words, folder=folder):
                 found.setdefault((keys, str(error)), []).append(task)
         for (keys, problem), affected in found.items():
             where = "" if len(affected) == len(tasks) else _in_tasks(affected)
