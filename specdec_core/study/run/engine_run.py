@@ -168,25 +168,27 @@ def total(answers: Sequence[Answer], seconds: float, concurrency: int) -> Metric
         one.request.steps if one.request is not None else max(1, one.tokens - (one.accepted or 0))
         for one in answers
     )
-    calls = row_steps if concurrency == 1 else 0
+    metrics = _with_steps(metrics, row_steps, concurrency)
     known = [one.request for one in answers if one.request is not None]
     if len(known) < len(answers):
-        return Metrics(metrics.tokens, calls, row_steps, seconds=seconds)
+        return metrics
     drafted = [length for one in known for length in one.per_step_drafted]
     accepted = [kept for one in known for kept in one.per_step_accepted]
     verified = [min(length, kept + 1) for length, kept in zip(drafted, accepted, strict=True)]
-    return Metrics(
-        tokens=metrics.tokens,
-        target_calls=calls,
-        row_steps=row_steps,
+    return replace(
+        metrics,
         drafted=sum(drafted),
         accepted=sum(accepted),
         rejected=sum(one.rejected or 0 for one in known),
         asked_at=by_position(Counter(drafted)),
         verified_at=by_position(Counter(verified)),
         accepted_at=by_position(Counter(accepted)),
-        seconds=seconds,
     )
+
+
+def _with_steps(metrics: Metrics, row_steps: int, concurrency: int) -> Metrics:
+    """Return metrics with the steps of rows; of one request at a time, each is a forward pass."""
+    return replace(metrics, row_steps=row_steps, target_calls=row_steps if concurrency == 1 else 0)
 
 
 def read_counters(text: str) -> dict[str, float]:
@@ -214,19 +216,14 @@ def counted(
     new = {key: round(value - before.get(key, 0.0)) for key, value in after.items()}
     drafts, accepted = new["num_drafts"], new["num_accepted_tokens"]
     at = [new[key] for key in sorted(new, key=lambda key: (len(key), key)) if key.startswith("per_pos.")]
-    row_steps = _passes(metrics.tokens, accepted, drafts, requests)
-    reached = (drafts, *at)[: len(at)]
-    return Metrics(
-        tokens=metrics.tokens,
-        target_calls=row_steps if concurrency == 1 else 0,
-        row_steps=row_steps,
+    return replace(
+        _with_steps(metrics, _passes(metrics.tokens, accepted, drafts, requests), concurrency),
         drafted=new["num_draft_tokens"],
         accepted=accepted,
         # A draft that is accepted to its end is not cut short; all are taken to be as long as the longest.
         rejected=drafts - (at[-1] if at else 0),
-        verified_at=tuple(reached),
+        verified_at=(drafts, *at)[: len(at)],
         accepted_at=tuple(at),
-        seconds=metrics.seconds,
     )
 
 
@@ -243,7 +240,7 @@ def with_passes(
     )
     if not metrics.row_steps or first != requests:
         return metrics
-    return replace(metrics, row_steps=first + later, target_calls=first + later if concurrency == 1 else 0)
+    return _with_steps(metrics, first + later, concurrency)
 
 
 INSTALL = "pip install 'specdec-core[engines]'"

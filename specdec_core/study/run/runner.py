@@ -14,7 +14,7 @@ from functools import partial
 from itertools import groupby
 from pathlib import Path
 from random import Random
-from typing import Any, Protocol
+from typing import Any, NamedTuple
 
 from specdec_core.cluster import Pool
 from specdec_core.interface import Progress
@@ -37,22 +37,17 @@ from specdec_core.study.run.worker import TargetJob, TargetJobs, worker, working
 from specdec_core.theory.intervals import relative_spread
 
 
-class ReadyRun(Protocol):
-    """A run that can be timed as often as asked."""
+class ReadyRun(NamedTuple):
+    """A run that can be timed as often as asked.
 
-    def measure(self, number: int, advance: Callable[[float], None]) -> Repeat:
-        """Decode all prompts once, after the drafter has forgotten what earlier repeats taught it.
+    Attributes:
+        measure: Decodes all prompts once, after the drafter has forgotten what earlier repeats taught it; called
+            with the number of the repeat, from 1, and what is told the share that is done, between two batches.
+        close: Frees the run.
+    """
 
-        Args:
-            number: Number of the repeat, from 1.
-            advance: Called with the share that is done, between two batches.
-
-        Raises:
-            SpecdecError: A plugin or the target fails.
-        """
-
-    def close(self) -> None:
-        """Free the run."""
+    measure: Callable[[int, Callable[[float], None]], Repeat]
+    close: Callable[[], None]
 
 
 class Targets:
@@ -80,44 +75,28 @@ class Targets:
         ready: list[ReadyPrompt] = self._ask(task.target, _prompts, prompts, task.chat_template)
         return ready
 
-    def prepare(self, task: Task, job: RunJob) -> ReadyRun:
+    def prepare(self, task: Task, job: RunJob) -> ReadyRun | EngineRun:
         """Load and warm up a run, or start one that decodes beside others."""
         if job.run.engine is not None:
             batches = batches_of(task.prompts, job.batch_size)
             ordered = [task.prompts[number] for batch in batches for talk in batch for number in talk]
             return EngineRun(job.run.engine, job, ordered)
-        kind = _RunBesideOthers if self.side_by_side else _RunInTurn
-        return kind(TargetJobs(self._pool, task.target, self.folder), job)
+        jobs = TargetJobs(self._pool, task.target, self.folder)
+        if self.side_by_side:  # a worker frees the run when it has decoded
+            repeats = jobs.map(_decode, [(job,)])
+            return ReadyRun(lambda *_: next(repeats), lambda: None)
+        jobs.alone(_prepare, job)
+
+        def in_turn(number: int, advance: Callable[[float], None]) -> Repeat:
+            worker().advance = advance
+            repeat: Repeat = jobs.alone(_measure, job, number)
+            return repeat
+
+        return ReadyRun(in_turn, partial(worker().forget, job.run.name))
 
     def _ask(self, target: TargetConfig, function: Callable[..., Any], *arguments: Any) -> Any:
         jobs = TargetJobs(self._pool, target, self.folder)
         return (jobs.ask if self.side_by_side else jobs.alone)(function, *arguments)
-
-
-class _RunInTurn:
-    def __init__(self, jobs: TargetJobs, job: RunJob) -> None:
-        self._jobs, self._job = jobs, job
-        jobs.alone(_prepare, job)
-
-    def measure(self, number: int, advance: Callable[[float], None]) -> Repeat:
-        worker().advance = advance
-        repeat: Repeat = self._jobs.alone(_measure, self._job, number)
-        return repeat
-
-    def close(self) -> None:
-        worker().forget(self._job.run.name)
-
-
-class _RunBesideOthers:
-    def __init__(self, jobs: TargetJobs, job: RunJob) -> None:
-        self._repeats = jobs.map(_decode, [(job,)])
-
-    def measure(self, number: int, advance: Callable[[float], None]) -> Repeat:  # noqa: ARG002
-        repeat: Repeat = next(self._repeats)
-        return repeat
-
-    def close(self) -> None:
-        """Do nothing: a worker frees the run when it has decoded."""
 
 
 def _device(target: TargetJob) -> str:
@@ -212,7 +191,7 @@ class _Runs:
     def __init__(self, study: Study, targets: Targets, progress: Progress, session: Session, count: int) -> None:
         self._study, self._targets, self._progress, self._session = study, targets, progress, session
         self._count = count
-        self._ready: dict[RunKey, ReadyRun] = {}
+        self._ready: dict[RunKey, ReadyRun | EngineRun] = {}
 
     def run(self) -> None:
         unfinished = [task for task in self._study.tasks if next(self._todo(task), None) is not None]

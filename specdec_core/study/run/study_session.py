@@ -201,14 +201,11 @@ class Session:
         Args:
             total: How many repeats there are to finish: `12 repeats`.
         """
+        left = "nothing was stored. With --output DIR, a stopped study can be resumed."
+        if self._journal is not None:
+            left = f"{len(self.finished)} of {total} are stored in {self._journal.path.parent}. {RESUMED}"
         failed = [with_task(task, f"{run} failed: {reason}") for (task, run), reason in self.failed.items()]
-        return "\n".join([*failed, f"stopped; {self._stored(total)}"])
-
-    def _stored(self, total: str) -> str:
-        if self._journal is None:
-            return "nothing was stored. With --output DIR, a stopped study can be resumed."
-        folder = self._journal.path.parent
-        return f"{len(self.finished)} of {total} are stored in {folder}. {RESUMED}"
+        return "\n".join([*failed, f"stopped; {left}"])
 
 
 @contextmanager
