@@ -20,6 +20,7 @@ from specdec_core.cli.options.study_options import (
     given,
     grouped,
     prompts_settings,
+    settings_options,
     study_of_options,
 )
 from specdec_core.cli.terminal.console import error_console, output_console, write_text
@@ -31,11 +32,10 @@ from specdec_core.registry.registry import default_registry
 from specdec_core.study import Run, Task
 from specdec_core.study.progress import TerminalProgress, quieten_libraries
 from specdec_core.study.report.formats import visible
-from specdec_core.trace.figure import shown, speller, trace_page
+from specdec_core.trace.figure import FATES, shown, speller, trace_page
 
 if TYPE_CHECKING:
     from specdec_core.decoding.result import BatchResult
-    from specdec_core.interface import StepReport
     from specdec_core.models import LoadedModel
 
 
@@ -62,40 +62,24 @@ class _RunOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
+@settings_options(
+    presence_penalty=float,
+    frequency_penalty=float,
+    logit_bias=str,
+    min_new_tokens=int,
+    beams=int,
+    length_penalty=float,
+    early_stopping=str,
+    num_return_sequences=int,
+)
 class _TextOptions(TextOptions):
     """The prompts, and the settings of decoding."""
 
     prompts: Annotated[str | None, Option(help=PROMPTS_HELP, metavar="FILE|YAML")] = None
-    presence_penalty: Annotated[
-        float | None, Option(help="Values above 0 discourage tokens that the new text has.  [default: 0]")
-    ] = None
-    frequency_penalty: Annotated[
-        float | None, Option(help="The same for each time that it has them.  [default: 0]")
-    ] = None
-    logit_bias: Annotated[
-        str | None, Option(help='Added to the logits of token ids: {"42": -100}.', metavar="YAML")
-    ] = None
     bad_words: Annotated[list[str] | None, Option(help="A word that is not generated; may be repeated.")] = None
-    min_new_tokens: Annotated[
-        int | None, Option(help="Number of tokens before which a text does not end.  [default: 0]")
-    ] = None
     constraint: Annotated[
         str | None,
         Option(help="Constrain the text: YAML with json_schema, regex or grammar. Needs specdec-core[grammar]."),
-    ] = None
-    beams: Annotated[
-        int | None, Option(help="Beam search of this width, at --temperature 0.  [default: 1, which is none]")
-    ] = None
-    length_penalty: Annotated[
-        float | None,
-        Option(help="With beams: log probabilities are divided by the length to this power.  [default: 1]"),
-    ] = None
-    early_stopping: Annotated[
-        str | None,
-        Option(help="With beams: end with enough finished ones: true, false or never.  [default: false]"),
-    ] = None
-    num_return_sequences: Annotated[
-        int | None, Option(help="With beams: how many sequences to show.  [default: 1]")
     ] = None
 
 
@@ -344,20 +328,14 @@ def _show_beams(result: "BatchResult") -> None:
 Fate: TypeAlias = TokenOrigin | Literal["rejected"]
 
 
-@dataclass(frozen=True)
-class _Look:
-    style: str
-    mark: str
-    meaning: str
-
-
-_LOOKS: dict[Fate, _Look] = {
-    "accepted": _Look("green", "+", "accepted: drafted and accepted"),
-    "rejected": _Look("red strike", "-", "rejected: drafted and rejected"),
-    "recovered": _Look("blue", "!", "recovered: sampled from the residual after a rejection"),
-    "bonus": _Look("cyan", "*", "bonus: sampled from the target after a fully accepted draft"),
-    "forced": _Look("yellow", "=", "forced: the only token that the constraint allows"),
+_LOOKS: dict[Fate, tuple[str, str]] = {
+    "accepted": ("green", "+"),
+    "rejected": ("red strike", "-"),
+    "recovered": ("blue", "!"),
+    "bonus": ("cyan", "*"),
+    "forced": ("yellow", "="),
 }
+"""The style of each token, and its mark where there are no colors."""
 
 
 def fates(report: StepReport, row: int = 0) -> Iterator[tuple[int, Fate]]:
@@ -406,14 +384,13 @@ class TraceView:
     def close(self, result: "BatchResult") -> None:
         """Print the legend and a summary."""
         self._console.print()
-        for fate, look in _LOOKS.items():
-            if fate == "forced" and not result.metrics.forced:
-                continue
-            self._console.print(self._token(fate, fate), Text(look.meaning.partition(": ")[2]))
+        for fate in _LOOKS:
+            if fate != "forced" or result.metrics.forced:
+                self._console.print(self._token(fate, fate), Text(FATES[fate]))
         ended = f"ended by {result.sequences[0].finish_reason}"
         self._console.print(f"\n{result.metrics}, {ended}.", soft_wrap=True)
 
     def _token(self, text: str, fate: Fate) -> Text:
-        look = _LOOKS[fate]
+        style, mark = _LOOKS[fate]
         safe = visible(shown(text))
-        return Text(f"[{look.mark}{safe}]") if self._marks else Text(safe, style=look.style)
+        return Text(f"[{mark}{safe}]") if self._marks else Text(safe, style=style)

@@ -7,16 +7,12 @@ from html import escape
 from itertools import groupby
 from typing import TYPE_CHECKING
 
+from specdec_core.trace.figure import FATES
+
 if TYPE_CHECKING:
     from specdec_core.decoding.result import Generation
     from specdec_core.interface.outcome import TokenOrigin
 
-_MEANINGS: dict[TokenOrigin, str] = {
-    "accepted": "drafted and accepted",
-    "recovered": "sampled from the residual after a rejection",
-    "bonus": "sampled from the target after a fully accepted draft",
-    "forced": "the only token that the constraint allows",
-}
 # Half-transparent backgrounds leave text and page to the notebook's theme, light or dark; lines serve readers who
 # do not see the colors.
 _STYLE = """
@@ -52,9 +48,9 @@ def results_html(
         text = "".join(_span(*piece) for piece in _pieces(one)) if drafted else escape(str(one))
         parts.append(f"<pre>{text}</pre>")
     if drafted:
-        seen = {origin for one in generations for origin in one.origins}
-        shown = {name: words for name, words in _MEANINGS.items() if name != "forced" or name in seen}
-        legend = [f'<span class="{name}">&nbsp;{name}&nbsp;</span> {words}' for name, words in shown.items()]
+        names = {"accepted", "recovered", "bonus", *(origin for one in generations for origin in one.origins)}
+        shown = [(name, words) for name, words in FATES.items() if name in names]
+        legend = [f'<span class="{name}">&nbsp;{name}&nbsp;</span> {words}' for name, words in shown]
         parts.append(f"<p>{' &ensp; '.join(legend)}</p>")
     parts += [f"<p>{escape(note)}</p>" for note in notes]
     parts += [f'<p class="failure">{escape(failure)}</p>' for failure in failures]

@@ -28,6 +28,7 @@ from specdec_core.study import MAX_RUNS, Study, load_study
 from specdec_core.study.config.yaml_source import parse_value, read_document
 
 _N = TypeVar("_N", int, float)
+_Options = TypeVar("_Options")
 
 TARGET_HELP = "The target: a folder, a hub name, builtin:target, or settings as YAML or a .yaml file."
 PROMPTS_HELP = "Prompts: a file (.jsonl, .json, .csv, .tsv, .parquet, .txt), or settings as YAML or a .yaml file."
@@ -122,15 +123,34 @@ def _relative_to(folder: Path, settings: Mapping[str, Any], paths: tuple[str, ..
     return {**settings, **there}
 
 
+_SECTIONS = {"sampling": SamplingSettings.model_fields, "generation": GenerationSettings.model_fields}
 _PATHS: dict[str, tuple[str, ...]] = {
-    **{name: ("sampling", name) for name in SamplingSettings.model_fields},
-    **{name: ("generation", name) for name in GenerationSettings.model_fields},
+    **{name: (section, name) for section, fields in _SECTIONS.items() for name in fields},
     "constraint": ("constraint",),
     "batch_size": ("batch_size",),
 }
 """The keys in a study of what options set."""
-_YAML = ("constraint", "early_stopping", "logit_bias")
-"""Options whose values are YAML."""
+
+
+def settings_options(**kinds: Any) -> Callable[[type[_Options]], type[_Options]]:
+    """Return a decorator that adds options for settings of sampling and generation, with their documentation.
+
+    Args:
+        kinds: The type of each option's value by the setting's name; a text is read as YAML.
+    """
+
+    def add(options: type[_Options]) -> type[_Options]:
+        for name, kind in kinds.items():
+            field = _SECTIONS[_PATHS[name][0]][name]
+            about = [" ".join((field.description or "").split())]
+            if type(field.default) in (int, float):
+                about.append(f"[default: {field.default:g}]")
+            option = Option(option_of([name]), help="  ".join(about), metavar="YAML" if kind is str else None)
+            options.__annotations__[name] = Annotated[kind | None, option]
+            setattr(options, name, None)
+        return options
+
+    return add
 
 
 def grouped(command: Callable[..., None]) -> Callable[..., None]:
@@ -195,6 +215,7 @@ class ResultOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
+@settings_options(top_k=int, top_p=float, min_p=float, repetition_penalty=float, max_new_tokens=int, seed=int)
 class TaskOptions:
     """The work of a target, and its settings. An option that was not given is None: the study's default counts."""
 
@@ -210,18 +231,6 @@ class TaskOptions:
     prompts: Annotated[
         str | None, Option(help=f"{PROMPTS_HELP}  [default: built-in ones]", metavar="FILE|YAML")
     ] = None
-    top_k: Annotated[int | None, Option(help="Sample from the k most probable tokens only.")] = None
-    top_p: Annotated[
-        float | None, Option(help="Sample from the smallest set of tokens with this probability.")
-    ] = None
-    min_p: Annotated[
-        float | None, Option(help="Sample from tokens at least this fraction as probable as the most probable.")
-    ] = None
-    repetition_penalty: Annotated[
-        float | None, Option(help="Values above 1 discourage repetition.  [default: 1]")
-    ] = None
-    max_new_tokens: Annotated[int | None, Option(help="Maximum number of tokens per text.  [default: 128]")] = None
-    seed: Annotated[int | None, Option(help="Seed of the texts.  [default: 0]")] = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -306,8 +315,7 @@ def study_of_options(
         if name in _PATHS:
             *section, key = path = _PATHS[name]
             names[path] = option_of(path[-1:])
-            given_value = parse_value(value, names[path]) if name in _YAML else value
-            (data[section[0]] if section else data)[key] = given_value
+            (data[section[0]] if section else data)[key] = _read(key, value)
     temperatures = list(dict.fromkeys(temperature or ()))
     if len(temperatures) == 1:
         data["sampling"]["temperature"] = temperatures[0]
@@ -322,6 +330,6 @@ def study_of_options(
     return load_study(data, options=names)
 
 
-def _read(key: str, value: str | int) -> Any:
-    """Return the value of an option of a run, which is YAML if it is a text."""
+def _read(key: str, value: Any) -> Any:
+    """Return the value of an option, which is YAML if it is a text."""
     return parse_value(value, option_of((key,))) if isinstance(value, str) else value
