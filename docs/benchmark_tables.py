@@ -18,14 +18,18 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-from tables import table
+from tables import speedup, table
 
 DATA = Path(__file__).parent / "data"
 
 
-@cache
 def _data(name: str) -> dict[str, Any]:
-    data: dict[str, Any] = json.loads((DATA / f"{name}.json").read_text(encoding="utf-8"))
+    return _read(DATA / f"{name}.json")
+
+
+@cache
+def _read(path: Path) -> dict[str, Any]:
+    data: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     return data
 
 
@@ -55,11 +59,11 @@ def _against() -> Iterator[dict[str, Any]]:
 
 
 _METHODS = {
-    "baseline": ("plain decoding", ""),
-    "lookup": ("copying from the prompt", "prompt-copy"),
-    "assisted": ("a small draft model", "transformer"),
+    "baseline": "plain decoding",
+    "lookup": "copying from the prompt",
+    "assisted": "a small draft model",
 }
-"""The words for each method that is compared, and the page of its drafter."""
+"""The words for each method that is compared."""
 
 
 def _counted_on(size: str) -> str:
@@ -78,18 +82,16 @@ def _counted_on(size: str) -> str:
 def against() -> str:
     """Return the speeds of all methods of both libraries for single sequences, each over its own plain decoding.
 
-    Of the targets, the largest; the first page has another, and the drawing all.
+    Of the targets, the largest; the drawing has all.
     """
     settings = _data("vs_transformers")["settings"]
     *_, last = (group["key"]["size"] for group in _data("vs_transformers")["rows"])
     head = ("T", f"{last} target", "transformers", *(f"specdec, {words}" for words in _CONFIGURATIONS.values()))
     rows = [
-        (temperature, _METHODS[method][0], *cells)
-        for size, temperature, method, cells in _speeds()
-        if size == last
+        (temperature, _METHODS[method], *cells) for size, temperature, method, cells in _speeds() if size == last
     ]
-    text = f"{_measured('vs_transformers')} Gamma {settings['gamma']}, medians; {_counted_on(last)}\n\n"
-    return f"{text}{table(head, rows)}\n{_slower()}"
+    counted = f"γ = {settings['gamma']}, medians; {_counted_on(last)} {_measured('vs_transformers')}\n"
+    return f"{table(head, rows)}\n{counted}\n{_slower()}"
 
 
 _CONFIGURATIONS = {"plain": "unpacked", "packed": "packed"}
@@ -113,45 +115,26 @@ def _speeds() -> Iterator[tuple[str, str, str, list[str]]]:
 
 def _over_plain(rows: dict[tuple[str, str], dict[str, Any]], configuration: str, method: str, library: str) -> str:
     """Return tokens per second, and their quotient by those of the same library's plain decoding."""
-    speed, plain = (
-        rows[configuration, one][f"{library}_tokens_per_second"]["median"] for one in (method, "baseline")
-    )
-    return f"{speed:.0f}" if method == "baseline" else f"{speed:.0f} ({speed / plain:.1f}×)"
+    row, plain = (rows[configuration, one] for one in (method, "baseline"))
+    speed, alone = (one[f"{library}_tokens_per_second"]["median"] for one in (row, plain))
+    if method == "baseline":
+        return f"{speed:.0f}"
+    name = f"{library} {configuration} {method}"
+    return f"{speed:.0f} ({speedup(speed, alone, row['block_efficiency'][library], name):.1f}×)"
 
 
 def _slower() -> str:
-    """Return in how many comparisons specdec is the slower library, and which these are."""
+    """Return in how many comparisons specdec is the slower library, and where it is slowest."""
     rows = list(_against())
     slower = [row for row in rows if row["ratio"]["median"] < 1]
-    groups: dict[str, list[str]] = {}
-    for row in slower:
-        name = f"{_METHODS[row['method']][0]} at T = {row['temperature']:g} and batch size {row['batch_size']}"
-        compiled = " compiled" if "compiled" in row["configuration"] else ""
-        groups.setdefault(name, []).append(f"{row['size']}{compiled} {row['ratio']['median']:.3f}")
+    worst = min(slower, key=lambda row: row["ratio"]["median"])
     unpacked = all("packed" not in row["configuration"] for row in slower)
     return (
         f"In {len(slower)} of {len(rows)} comparisons specdec is the slower library"
-        f"{', always without packing' if unpacked else ''} (its speed over that of transformers):\n\n"
-        + "".join(f"- {name}: {', '.join(found)}\n" for name, found in groups.items())
+        f"{', always with unpacked weights' if unpacked else ''}. The widest gap is {_METHODS[worst['method']]} "
+        f"at T = {worst['temperature']:g} with batch size {worst['batch_size']} and the {worst['size']} target, "
+        f"where specdec reaches {worst['ratio']['median']:.2f} times the speed of transformers.\n"
     )
-
-
-def front(folder: str = "") -> str:
-    """Return the speeds of both libraries with the target of the quickstart: all methods that were measured.
-
-    Each is compared with the plain decoding of the same library and configuration.
-
-    Args:
-        folder: Path of the pages, relative to the one that shows the table.
-    """
-    head = ("tokens/s", "T", "transformers", *(f"specdec, {words}" for words in _CONFIGURATIONS.values()))
-    rows = []
-    for size, temperature, method, cells in _speeds():
-        if size == "60M":
-            words, drafter = _METHODS[method]
-            link = f", [`{drafter}`]({folder}drafters/{drafter}.md)" if drafter else ""
-            rows.append((f"{words}{link}", temperature, *cells))
-    return f"{table(head, rows)}\n{_measured('vs_transformers')} Medians; {_counted_on('60M')}\n"
 
 
 # --- against other engines -------------------------------------------------------------------------------------
@@ -165,54 +148,146 @@ _ENGINES = {
     "transformers": "transformers",
     "vllm": "vLLM",
 }
-_WAYS = {"plain": "plain", "draft": "a draft model", "lookup": "copying", "chain": "chain"}
+_WIDTHS = {"float32": "float32", "int8": "8 bits"}
+_PAGES = ("transformer", "prompt-copy")
+_COLUMNS = ("plain", "draft", "lookup")
+_HEAD = ("plain", "draft model", "copying", "best")
+
+Methods = dict[str, tuple[float, str]]
+"""Tokens per second of each way to decode, and the same as text, with the speed-up in parentheses."""
+
+
+def front(folder: str = "") -> str:
+    """Return the speed of each engine, in the configuration in which it is fastest, for the largest target.
+
+    Sequences are decoded greedily, one at a time. A table for each width of the weights.
+
+    Args:
+        folder: Path of the pages, relative to the one that shows the tables.
+    """
+    groups = [
+        group
+        for group in _data("vs_engines")["rows"]
+        if group["key"]["batch_size"] == 1 and group["key"]["temperature"] == 0
+    ]
+    largest = max((group["key"]["models"] for group in groups), key=_parameters)
+    links = (f"[{words}]({folder}drafters/{page}.md)" for words, page in zip(_HEAD[1:3], _PAGES, strict=True))
+    head = ("engine", _HEAD[0], *links, _HEAD[3])
+    tables = []
+    for group in groups:
+        if group["key"]["models"] == largest:
+            fastest: dict[str, tuple[tuple[str, str], Methods]] = {}
+            for (engine, precision), methods in _configurations(group).items():
+                if engine not in fastest or max(methods.values()) > max(fastest[engine][1].values()):
+                    fastest[engine] = (engine, precision), methods
+            tables.append(
+                f"{_WIDTHS[group['key']['precision']]}:\n\n{table(head, _compared(dict(fastest.values())))}"
+            )
+    return "\n".join([*tables, f"A built-in target of {largest} parameters, greedy, {_decoded(1)}.\n"])
 
 
 def engines() -> str:
-    """Return the speed of each engine by method, the fastest in bold, and how many texts are as in float32."""
+    """Return the speed of each engine in all configurations, a table for each temperature and batch size."""
     if not (DATA / "vs_engines.json").exists():
         return "The comparison has not been measured on a quiet machine yet.\n"
-    data = _data("vs_engines")
-    settings, versions = data["settings"], {}
-    head = ("target, weights", "engine", *_WAYS.values(), "equal texts")
-    tables: dict[str, list[tuple[str, ...]]] = {}
-    for group in data["rows"]:
-        key = group["key"]
+    kinds: dict[tuple[str, int], list[tuple[str, ...]]] = {}
+    versions: dict[str, str] = {}
+    for group in _data("vs_engines")["rows"]:
+        key, found = group["key"], _configurations(group)
         versions |= group["versions"]
-        title = f"T = {key['temperature']:g}, {key['batch_size']} at a time"
-        tables.setdefault(title, []).extend(_rows_of_engines(group))
-    counted = f"{settings['prompts']} prompts × {settings['tokens']} tokens, {settings['rounds']} rounds"
-    tried = " or ".join(map(str, settings["gammas"])) + " drafted tokens, n-grams of "
-    tried += " or ".join(map(str, settings["ngrams"]))
-    found = [f"{name} {version}" for name, version in sorted(versions.items())]
-    texts = [f"Medians of tokens per second, {data['date']}; {counted}; {tried}; {', '.join(found)}.\n"]
-    texts += [f"{title}:\n\n{table(head, rows)}" for title, rows in tables.items()]
-    return "\n".join(texts)
+        label = f"{key['models']}, {_WIDTHS[key['precision']]}"
+        rows = kinds.setdefault((f"{key['temperature']:g}", key["batch_size"]), [])
+        equal = (_equal_texts(group, *name) for name in found)
+        rows += [(label, *row, texts) for row, texts in zip(_compared(found), equal, strict=True)]
+    head = ("target", "engine", *_HEAD, "equal texts")
+    gammas, ngrams = (
+        " or ".join(map(str, _data("vs_engines")["settings"][name])) for name in ("gammas", "ngrams")
+    )
+    texts = [
+        f"{table(head, rows)}\nT = {temperature}, {_decoded(batch_size)}; γ = {gammas}, n-grams of {ngrams}.\n"
+        for (temperature, batch_size), rows in kinds.items()
+    ]
+    named = [f"{name} {re.split('[+-]', version)[0]}" for name, version in sorted(versions.items())]
+    return "\n".join([*texts, f"Versions: {', '.join(named)}.\n"])
 
 
-def _rows_of_engines(group: dict[str, Any]) -> Iterator[tuple[str, ...]]:
-    """Yield a row for each engine and way to run it."""
-    cells: dict[tuple[str, str], dict[str, dict[str, Any]]] = {}
+def _parameters(models: str) -> float:
+    """Return the millions of parameters that the name of a target states."""
+    return float(models.removesuffix("M"))
+
+
+def _decoded(batch_size: int) -> str:
+    """Return what was decoded, how often, where and when."""
+    data = _data("vs_engines")
+    settings, machine = data["settings"], data["machine"]
+    at_a_time = "one at a time" if batch_size == 1 else f"{batch_size} at a time"
+    return (
+        f"{settings['prompts']} prompts × {settings['tokens']} tokens, {at_a_time}, medians of "
+        f"{settings['rounds']} rounds; {machine['threads']} {machine['processor']} threads, {data['date']}"
+    )
+
+
+def _configurations(group: dict[str, Any]) -> dict[tuple[str, str], Methods]:
+    """Return what was measured of each engine in each configuration.
+
+    Raises:
+        ValueError: Two rows are of the same method, or one is faster than its tokens per target pass allow.
+    """
+    found: dict[tuple[str, str], dict[str, dict[str, Any]]] = {}
     for row in group["rows"]:
-        cells.setdefault((row["engine"], row["precision"]), {})[row["method"]] = row
-    best = {
-        method: max(
-            (row[method]["tokens_per_second"]["median"] for row in cells.values() if method in row), default=0
-        )
-        for method in _WAYS
+        methods = found.setdefault((row["engine"], row["precision"]), {})
+        if row["method"] in methods:
+            raise ValueError(f"vs_engines.json: {group['key']}: two rows are {_name(row)}; keep one.")
+        methods[row["method"]] = row
+    return {
+        name: {
+            method: (row["tokens_per_second"]["median"], _speed(row, methods.get("plain")))
+            for method, row in methods.items()
+        }
+        for name, methods in found.items()
     }
-    for (engine, precision), row in cells.items():
-        width, _, variant = precision.partition("-")
-        speeds = []
-        for method in _WAYS:
-            speed = row[method]["tokens_per_second"]["median"] if method in row else None
-            text = "–" if speed is None else f"{speed:.0f}"
-            speeds.append(f"**{text}**" if speed == best[method] else text)
-        equal = sorted({(cell["equal_texts"] or "–").partition(" of ")[0] for cell in row.values()})
-        equal = list(dict.fromkeys([equal[0], equal[-1]]))
-        of = next(iter(row.values()))["equal_texts"].partition(" of ")[2]
-        name = _ENGINES[engine] + (f", {variant}" if variant else "")
-        yield f"{group['key']['models']}, {width}", name, *speeds, f"{' to '.join(equal)} of {of}"
+
+
+def _name(row: dict[str, Any]) -> str:
+    return f"{row['engine']} {row['precision']} {row['method']}"
+
+
+def _speed(row: dict[str, Any], plain: dict[str, Any] | None) -> str:
+    """Return tokens per second, and in parentheses the speed-up over plain decoding in the same configuration."""
+    speed = row["tokens_per_second"]["median"]
+    if row["method"] == "plain" or plain is None:
+        return f"{speed:.0f}"
+    passes = row["target_passes"]
+    bound = plain["target_passes"] / passes if passes else row["settings"]["gamma"] + 1
+    return f"{speed:.0f} ({speedup(speed, plain['tokens_per_second']['median'], bound, _name(row)):.1f}×)"
+
+
+def _compared(found: dict[tuple[str, str], Methods]) -> Iterator[tuple[str, ...]]:
+    """Yield a row for each engine and configuration, with the fastest of each column in bold."""
+    columns = [[methods.get(way, (0.0, "–")) for methods in found.values()] for way in _COLUMNS]
+    columns.append([_best(methods) for methods in found.values()])
+    cells = [[f"**{text}**" if speed == max(column)[0] else text for speed, text in column] for column in columns]
+    for (engine, precision), *row in zip(found, *cells, strict=True):
+        _, _, variant = precision.partition("-")
+        yield f"{_ENGINES[engine]}{variant and f', {variant}'}", *row
+
+
+def _best(methods: Methods) -> tuple[float, str]:
+    """Return the speed of the fastest way to decode, and the same as text, with its name if it has no column."""
+    way, (speed, _) = max(methods.items(), key=lambda one: one[1])
+    return speed, f"{speed:.0f}{f', {way}' * (way not in _COLUMNS)}"
+
+
+def _equal_texts(group: dict[str, Any], engine: str, precision: str) -> str:
+    """Return how many texts are those of transformers in float32: the least and the most of all methods."""
+    texts = [
+        row["equal_texts"] for row in group["rows"] if (row["engine"], row["precision"]) == (engine, precision)
+    ]
+    if None in texts:  # sampled
+        return "–"
+    counts, (of, *_) = zip(*(text.split(" of ") for text in texts), strict=True)
+    least, most = min(map(int, counts)), max(map(int, counts))
+    return f"{least} of {of}" if least == most else f"{least} to {most} of {of}"
 
 
 # --- recorded once ---------------------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tables import data, table
+from tables import data, speedup, table
 
 from specdec_core.study.report.verdict import MAX_EXCESS
 
@@ -47,6 +47,13 @@ def _tokens(row: dict[str, Any]) -> str:
     return f"{row['block_efficiency']:.2f} ±{row['half_interval']:.2f}"
 
 
+def _counted() -> str:
+    """Return how many texts the record has at each temperature."""
+    assert data("replay")["record"] == data("drafters")["record"]
+    greedy, sampled = data("replay")["texts"].values()
+    return f"{greedy} texts at T = 0 and {sampled} at T = 1"
+
+
 def _timed(run: str) -> list[str]:
     """Return c of a run in the study of speeds, and its tokens per step and speed-up at both temperatures.
 
@@ -77,14 +84,19 @@ def every_drafter() -> str:
     for run, link in _links().items():
         greedy, sampled = (_runs()[run][temperature, GAMMA] for temperature in (0.0, 1.0))
         rows.append((link, _tokens(greedy), _tokens(sampled)))
-    return table(("drafter", "tokens per step, T = 0", "T = 1"), rows)
+    found = data("drafters")
+    counted = f"γ = {GAMMA}; [replay](replay.md) of `{found['record']}`, {_counted()}; {found['date']}"
+    half = "± is half a 95% confidence interval over prompts"
+    return f"{table(('drafter', 'tokens per step, T = 0', 'T = 1'), rows)}\n{counted}. {half}.\n"
 
 
 def speeds() -> str:
     """Return c, tokens per step and speed-ups of all drafters in the study that timed them."""
     rows = [(link, *_timed(run)) for run, link in _links().items() if _timed(run)]
     head = ("tokens per step, T = 0", "speed-up, T = 0", "tokens per step, T = 1", "speed-up, T = 1")
-    return table(("drafter", "c", *head), rows)
+    found = data("drafter_speeds")
+    settings = f"{found['settings'][0].upper()}{found['settings'][1:]}"
+    return f"{table(('drafter', 'c', *head), rows)}\n{settings}; {found['machine']}, {found['date']}.\n"
 
 
 METHODS = {"lookup": "prompt-copy", "assisted": "transformer"}
@@ -93,22 +105,25 @@ METHODS = {"lookup": "prompt-copy", "assisted": "transformer"}
 
 def by_batch() -> str:
     """Return the speed-up of two drafters by batch size and temperature, for the smallest and largest target."""
-    speeds = {
-        (row["method"], *(group["key"][one] for one in ("batch_size", "temperature", "size"))): (row, group)
-        for group in data("vs_transformers")["rows"]
-        for row in group["rows"]
-        if row["configuration"] == "packed"
-    }
-    first, *_, last = dict.fromkeys(size for *_, size in speeds)
+    found = data("vs_transformers")
+    sizes = list(dict.fromkeys(group["key"]["size"] for group in found["rows"]))
     rows = []
-    for method, batch, temperature in sorted({key[:3] for key in speeds if key[0] in METHODS}):
-        ratios = []
-        for size in (first, last):
-            (row, group), (plain, _) = (speeds[one, batch, temperature, size] for one in (method, "baseline"))
-            drafted, alone = (one["specdec_tokens_per_second"]["median"] for one in (row, plain))
-            ratios.append(f"{drafted / alone:.2f}× ({group['prompts']} × {group['new_tokens']})")
-        rows.append((f"`{METHODS[method]}`", str(batch), f"{temperature:g}", *ratios))
-    return table(("drafter", "batch size", "T", f"{first} target", f"{last} target"), rows)
+    for group in found["rows"]:
+        key = group["key"]
+        if key["size"] in (sizes[0], sizes[-1]):
+            packed = {row["method"]: row for row in group["rows"] if row["configuration"] == "packed"}
+            cells = [f"{_speedup(packed[method], packed['baseline']):.2f}×" for method in METHODS]
+            counted = f"{group['prompts']} × {group['new_tokens']}"
+            rows.append((key["size"], f"{key['temperature']:g}", str(key["batch_size"]), *cells, counted))
+    head = ("target", "T", "batch size", *(f"`{name}`" for name in METHODS.values()), "prompts × tokens")
+    settings = f"γ = {found['settings']['gamma']}, packed weights, {found['settings']['repeats']} rounds"
+    machine = f"{found['machine']['threads']} threads of an {found['machine']['processor']} CPU, {found['date']}"
+    return f"{table(head, rows)}\n{settings}; {machine}.\n"
+
+
+def _speedup(row: dict[str, Any], plain: dict[str, Any]) -> float:
+    speeds = (one["specdec_tokens_per_second"]["median"] for one in (row, plain))
+    return speedup(*speeds, row["block_efficiency"]["specdec"], f"vs_transformers.json: {row['method']}")
 
 
 def gains(name: str) -> str:

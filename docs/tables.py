@@ -13,6 +13,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from specdec_core.study.report.verdict import MAX_EXCESS
+
 DATA = Path(__file__).parent / "data"
 
 
@@ -27,6 +29,26 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """Return a Markdown table."""
     lines = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}", *(f"| {' | '.join(row)} |" for row in rows)]
     return "\n".join(lines) + "\n"
+
+
+def speedup(speed: float, plain: float, bound: float, what: str) -> float:
+    """Return the speed-up over plain decoding.
+
+    Args:
+        speed: Tokens per second.
+        plain: Those of plain decoding.
+        bound: Tokens per pass of the target, which no speed-up exceeds, as passes over more tokens are not faster.
+        what: What was measured, for the error.
+
+    Raises:
+        ValueError: The speed-up exceeds the bound by more than noise.
+    """
+    if speed / plain > MAX_EXCESS * bound:
+        raise ValueError(
+            f"{what}: {speed:g} tokens/s are {speed / plain:.2f} times plain decoding, but {bound:.2f} tokens per "
+            "target pass allow no more than that. Measure both again on a quiet machine."
+        )
+    return speed / plain
 
 
 def quality() -> str:

@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+from contextlib import nullcontext
 
 import pytest
 
@@ -61,18 +62,8 @@ def test_engines_take_turns_and_their_texts_are_compared(benchmark, monkeypatch,
     drafter = load_model("builtin:drafter")
     save.save(drafter, drafter.model, tmp_path / "models" / "tiny" / "drafter")
     save.save(drafter, save.inflated(drafter.model, 3, 1024), tmp_path / "models" / "tiny" / "target")
-    words = [
-        "--models",
-        "tiny",
-        "--engines",
-        "specdec",
-        "transformers",
-        "--precisions",
-        "float32",
-        "--tokens",
-        "9",
-    ]
-    words += ["--gammas", "2", "--ngrams", "2", "--prompts", "2", "--rounds", "1", "--threads", "1"]
+    words = "--models tiny --engines specdec transformers --precisions float32 --tokens 9 --gammas 2 --ngrams 2"
+    words = [*words.split(), "--prompts", "2", "--rounds", "1", "--threads", "1"]
     (group,) = run(script, monkeypatch, capsys, *words, "--out", tmp_path / "vs_engines.json")["rows"]
     assert list(group["refused"]) == ["transformers float31"]
     assert "float31" in group["refused"]["transformers float31"]
@@ -85,10 +76,27 @@ def test_engines_take_turns_and_their_texts_are_compared(benchmark, monkeypatch,
         assert found[engine, "draft"]["target_passes"] == 6
     tables = load(ROOT / "docs" / "benchmark_tables.py")
     monkeypatch.setattr(tables, "DATA", tmp_path)
-    ours, theirs = tables.engines().splitlines()[-2:]
-    assert ours.startswith("| tiny, float32 | specdec |")
-    assert theirs.endswith(" | – | 2 of 2 |")
-    assert (ours + theirs).count("**") == 2 * 4  # the fastest of each method
+    monkeypatch.setattr(tables, "speedup", lambda *_: 1.0)  # nine tokens are too few to be within the bound
+    ours, theirs = (line for line in tables.engines().splitlines() if line.startswith("| tiny, float32 |"))
+    assert (ours + theirs).count("**") == 2 * 4  # the fastest of each column
+    assert theirs.endswith("| 2 of 2 |")
+
+
+@pytest.mark.parametrize(("passes", "bound"), [((32, 8), 4), ((None, None), 6)])
+def test_a_speed_up_above_the_tokens_per_target_pass_is_refused(passes, bound, monkeypatch, tmp_path):
+    measured = json.loads((ROOT / "docs" / "data" / "vs_engines.json").read_text(encoding="utf-8"))
+    rows = {row["method"]: row for row in measured["rows"][0]["rows"] if row["engine"] == "specdec"}
+    plain, drafted = measured["rows"][0]["rows"] = [rows["plain"], rows["draft"] | {"settings": {"gamma": 5}}]
+    plain["target_passes"], drafted["target_passes"] = passes
+    refused = pytest.raises(ValueError, match=r"specdec \S+ draft: .* Measure both again")
+    tables = load(ROOT / "docs" / "benchmark_tables.py")
+    for excess, outcome in ((1.02, nullcontext()), (1.04, refused)):
+        drafted["tokens_per_second"] = {"median": excess * bound * plain["tokens_per_second"]["median"]}
+        monkeypatch.setattr(tables, "DATA", folder := tmp_path / str(excess))
+        folder.mkdir()
+        (folder / "vs_engines.json").write_text(json.dumps(measured), encoding="utf-8")
+        with outcome:
+            assert tables.front()
 
 
 def test_prompt_lookup_copies_what_followed_the_longest_most_recent_match(benchmark):
