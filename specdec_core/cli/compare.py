@@ -81,7 +81,7 @@ def compare(
     """
     mode.check()
     loaded = how.load(study)
-    with shown_progress(quiet=how.quiet) as progress:
+    with shown_progress(quiet=how.quiet, loads=False) as progress:
         if mode.record is None:
             result = run_comparison(
                 loaded,

@@ -18,7 +18,6 @@ from specdec_core.costs.measurement import Acceptance, DrafterMeasurement, Measu
 from specdec_core.costs.step_costs import StepCosts
 from specdec_core.interface.errors import ConfigError
 from specdec_core.interface.files import check_output
-from specdec_core.study.progress import quieten_libraries
 from specdec_core.study.report.formats import UNKNOWN, number, rate, share, visible
 from specdec_core.study.report.layout import Column, ReportTable, Row
 from specdec_core.theory.speed import optimal_gamma, walltime_improvement
@@ -80,10 +79,8 @@ def measure(
             write_measurement(output, measurement)
 
     with shown_progress(quiet=quiet) as progress:
-        progress.stage("loading torch")
         from specdec_core.offline.measure import measure as measure_drafters
 
-        quieten_libraries()
         found, failed = measure_drafters(
             replace(loaded, tasks=tasks),
             progress,

@@ -19,7 +19,6 @@ from specdec_core.cli.options.study_options import ResultOptions, TextOptions, g
 from specdec_core.cli.terminal.console import output_console
 from specdec_core.cluster import pooled
 from specdec_core.interface.errors import ConfigError
-from specdec_core.study.progress import quieten_libraries
 from specdec_core.study.run.folder import check_free
 
 if TYPE_CHECKING:
@@ -114,11 +113,9 @@ def record(
         )
     check_free(output, "recording")
     with shown_progress(quiet=quiet) as progress:
-        progress.stage("loading torch and transformers")
         from specdec_core.offline.record.import_texts import import_texts
         from specdec_core.offline.record.recording import RecordOptions, record_study
 
-        quieten_libraries()
         if import_file is not None:
             (only,) = loaded.tasks
             found = import_texts(

@@ -74,7 +74,7 @@ def replay(
     chosen = _chosen([*(what or ()), *(drafter or ())], gamma) or _default_drafters(record, how.quiet)
     from specdec_core.offline.replay.comparison import replay as run_replay
 
-    with shown_progress(quiet=how.quiet) as progress:
+    with shown_progress(quiet=how.quiet, loads=False) as progress:
         result = run_replay(
             record,
             chosen,

@@ -12,7 +12,7 @@ from specdec_core.cli.options.train_options import read_options, train_command
 from specdec_core.cli.terminal.console import output_console
 from specdec_core.interface import PluginConfig, PluginError, PluginSpec, TrainingReport
 from specdec_core.registry.registry import default_registry
-from specdec_core.study.progress import quieten_libraries, value_text
+from specdec_core.study.progress import value_text
 
 
 class _TrainerGroup(TyperGroup):
@@ -56,18 +56,16 @@ def _about() -> None:
 def _train(spec: PluginSpec, given: Mapping[str, Any], quiet: bool) -> None:
     """Run a trainer with the given options."""
     config = read_options(spec, given)
-    with shown_progress(quiet=quiet) as progress:
-        try:
-            progress.stage("loading torch and transformers")
-            quieten_libraries()
+    try:
+        with shown_progress(quiet=quiet) as progress:
             report = default_registry().create("trainer", spec.name, config).train(progress)
-        except KeyboardInterrupt as stopped:
-            stopped.args = (_stopped(config),)
-            raise
-        if not isinstance(report, TrainingReport):
-            raise PluginError(
-                f"trainer {spec.name!r} must return a TrainingReport; it returned a {type(report).__name__}."
-            )
+    except KeyboardInterrupt as stopped:
+        stopped.args = (_stopped(config),)
+        raise
+    if not isinstance(report, TrainingReport):
+        raise PluginError(
+            f"trainer {spec.name!r} must return a TrainingReport; it returned a {type(report).__name__}."
+        )
     _show(report)
 
 

@@ -10,7 +10,6 @@ from specdec_core.cli.options.shared_options import StudyFile, Tasks, shown_prog
 from specdec_core.cli.options.study_options import ResultOptions, StudyOptions, grouped
 from specdec_core.cli.terminal.console import error_console
 from specdec_core.study.config.yaml_source import written_yaml
-from specdec_core.study.progress import quieten_libraries
 
 
 @grouped
@@ -42,10 +41,8 @@ def tune(
     """
     loaded = how.load(study)
     with shown_progress(quiet=how.quiet) as progress:
-        progress.stage("loading torch")
         from specdec_core.offline.tune import tune as find_best
 
-        quieten_libraries()
         found = find_best(
             loaded, progress, best=best, tasks=task or (), output=results.output, fresh=results.fresh, ray=how.ray
         )

@@ -114,7 +114,7 @@ def specdec(site, monkeypatch):
     site.module("train_parts", PARTS)
     site.install("dist-train", "train_plugin", PLUGIN)
     # transformers takes seconds to import, and these trainers do not.
-    monkeypatch.setattr("specdec_core.cli.train.quieten_libraries", lambda: None)
+    monkeypatch.setattr("specdec_core.cli.options.shared_options.quieten_libraries", lambda: None)
 
     def run(*arguments):
         return CliRunner().invoke(app, ["train", *map(str, arguments)], env={"COLUMNS": "200"})

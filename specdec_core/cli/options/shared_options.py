@@ -14,7 +14,7 @@ from pydantic import BaseModel, ValidationError
 from specdec_core.cli.terminal.console import error_console
 from specdec_core.interface.errors import ConfigError
 from specdec_core.registry.validation_errors import describe
-from specdec_core.study.progress import TerminalProgress
+from specdec_core.study.progress import TerminalProgress, quieten_libraries
 from specdec_core.study.report.formats import visible_json
 
 INTERRUPTED = 130
@@ -90,9 +90,17 @@ def plugin_output() -> Iterator[None]:
 
 
 @contextmanager
-def shown_progress(*, quiet: bool) -> Iterator[TerminalProgress]:
-    """Show the progress of a command on standard error, where what plugins print goes too."""
+def shown_progress(*, quiet: bool, loads: bool = True) -> Iterator[TerminalProgress]:
+    """Show the progress of a command on standard error, where what plugins print goes too.
+
+    Args:
+        quiet: Show nothing.
+        loads: Whether the command begins with loading torch and transformers, whose own messages are silenced.
+    """
     with TerminalProgress(error_console(), quiet=quiet) as progress, plugin_output():
+        if loads:
+            progress.stage("loading torch and transformers")
+            quieten_libraries()
         yield progress
 
 

@@ -24,7 +24,7 @@ MATERIAL = {"pairs": (), "own": ("--samples", 100)}
 @pytest.fixture
 def specdec_train(models, sources, tmp_path, monkeypatch):
     """Run `specdec train` for a tiny T5, with Ctrl-C after so many steps if wanted."""
-    monkeypatch.setattr("specdec_core.cli.train.quieten_libraries", lambda: None)
+    monkeypatch.setattr("specdec_core.cli.options.shared_options.quieten_libraries", lambda: None)
 
     def run(name, output, *more, stop_after=None):
         steps = [0]
