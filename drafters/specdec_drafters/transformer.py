@@ -17,7 +17,7 @@ from specdec_core.models import LoadedModel, without_progress_bar, wrap_model
 from specdec_drafters.common.draft_model_loading import load_draft_model
 from specdec_drafters.common.model_drafter import ModelDrafter
 from specdec_drafters.settings import TransformerConfig, TransformerTrainerConfig
-from specdec_drafters.training.loop import Objective, write_curve
+from specdec_drafters.training.loop import write_curve
 from specdec_drafters.training.losses import cross_entropy, distillation, overlap, tv_share
 from specdec_drafters.training.rows import LARGEST_LOGITS, Rows, autocast, row_logits, same_width
 from specdec_drafters.training.sources import check_length, check_source_lengths
@@ -157,14 +157,10 @@ class Distillation(TargetDistillation[TransformerTrainerConfig, LoadedModel]):
         self.drafter = self.prepared
         check_source_lengths(self.data, self.drafter)
         self._part = max(1, LARGEST_LOGITS // max(self.target.vocab_size, self.drafter.vocab_size))
-
-    def objective(self) -> Objective:
-        """Return the objective for the training loop."""
         model = self.drafter.model
         embeddings = {id(part.weight) for part in (model.get_input_embeddings(), model.get_output_embeddings())}
-        parameters = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
-        embedding_names = [name for name, weight in parameters.items() if id(weight) in embeddings]
-        return Objective(parameters, self.gradients, self.measure, embedding_names)
+        self.parameters = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
+        self.embedding_names = [name for name, weight in self.parameters.items() if id(weight) in embeddings]
 
     def losses(self, rows: Rows, done: float) -> Iterator[Tensor]:
         """Yield the loss, summed over the positions of some rows."""

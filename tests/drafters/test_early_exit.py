@@ -187,7 +187,7 @@ def test_a_trained_exit_of_another_target_or_number_of_layers_is_refused(tmp_pat
         drafter_for(target_of(layers=4), model=path)
     other = wrap_model(tiny_model("llama", V, num_hidden_layers=3, hidden_size=48))
     forged = write_random(tmp_path / "forged.safetensors", target, fingerprint=other.features.fingerprint())
-    with pytest.raises(ModelError, match="for hidden states of size 32; this target's have 48"):
+    with pytest.raises(ModelError, match="hidden states of size 32; this one's is 48"):
         drafter_for(other, model=forged)
 
 

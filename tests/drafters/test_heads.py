@@ -185,9 +185,9 @@ def test_heads_of_another_target_are_refused(tmp_path, file):
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"shape": replace(SHAPE, hidden_size=D + 1)}, "hidden size 9; this one's is 8"),
-        ({"vocab_size": V + 1}, "vocabulary 12; this one's is 11"),
-        ({"shape": replace(SHAPE, token_size=E + 1)}, "input embedding 7; this one's is 6"),
+        ({"shape": replace(SHAPE, hidden_size=D + 1)}, "hidden states of size 9; this one's is 8"),
+        ({"vocab_size": V + 1}, "vocabulary of size 12; this one's is 11"),
+        ({"shape": replace(SHAPE, token_size=E + 1)}, "input embeddings of size 7; this one's is 6"),
     ],
 )
 def test_sizes_that_differ_are_refused(tmp_path, changes, said):

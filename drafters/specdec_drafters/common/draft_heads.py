@@ -14,7 +14,7 @@ from transformers.modeling_outputs import CausalLMOutput
 
 from specdec_core.interface import ConfigError, ModelError, TargetFeatures, TargetInfo
 from specdec_drafters.common.speculators import Checkpoint, SpeculatorConfig, open_checkpoint, write_checkpoint
-from specdec_drafters.common.weights_file import target_features
+from specdec_drafters.common.weights_file import require_sizes, target_features
 
 _CACHE = "cache" if "cache" in inspect.signature(create_causal_mask).parameters else "past_key_values"
 """What transformers calls the argument that takes the cache: `cache` since 5.24."""
@@ -118,15 +118,11 @@ def check_sizes(
     Raises:
         ModelError: It is for another target.
     """
-    for what, theirs, ours in (
-        ("a vocabulary", vocab_size, target.vocab_size),
-        ("hidden states", state_size, target_features(target, drafter).hidden_size),
-    ):
-        if theirs != ours:
-            raise ModelError(
-                f"drafter {drafter!r}: {model} is for a target with {what} of size {theirs}; this one's is "
-                f"{ours}. It was trained for {config.verifier or 'another target'}."
-            )
+    sizes = {
+        "a vocabulary": (vocab_size, target.vocab_size),
+        "hidden states": (state_size, target_features(target, drafter).hidden_size),
+    }
+    require_sizes(sizes, model, drafter, f"It was trained for {config.verifier or 'another target'}.")
 
 
 def head_of(

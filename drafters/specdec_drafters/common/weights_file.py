@@ -52,6 +52,28 @@ def target_features(target: TargetInfo | LoadedModel, drafter: str) -> TargetFea
     return target.features
 
 
+def require_sizes(
+    sizes: Mapping[str, tuple[int | None, int]], weights: str | Path, drafter: str, advice: str
+) -> None:
+    """Reject weights that are for a target of other sizes.
+
+    Args:
+        sizes: What has a size, with that of the weights and that of the target.
+        weights: Where the weights are from, for the message.
+        drafter: The name of the drafter, for the message.
+        advice: The end of the message.
+
+    Raises:
+        ModelError: A size differs.
+    """
+    for what, (theirs, ours) in sizes.items():
+        if theirs != ours:
+            raise ModelError(
+                f"drafter {drafter!r}: {weights} is for a target with {what} of size {theirs}; this one's is "
+                f"{ours}. {advice}"
+            )
+
+
 def trained_for(fingerprint: str, own: str | None) -> bool:
     """Whether weights with the fingerprint of one target are for another: the same, or a quantized copy of it."""
     return own is not None and fingerprint.partition("-int")[0] == own.partition("-int")[0]

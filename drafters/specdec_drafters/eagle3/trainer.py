@@ -25,7 +25,7 @@ from specdec_drafters.training.drafts import (
     drafts_loss,
     target_logits,
 )
-from specdec_drafters.training.loop import Objective, write_curve
+from specdec_drafters.training.loop import write_curve
 from specdec_drafters.training.losses import Scores, tv_share
 from specdec_drafters.training.mask_layout import (
     MaskLayout,
@@ -254,12 +254,9 @@ class Distillation(TargetDistillation[Eagle3TrainerConfig, tuple[int, ...]]):
         # Its vocabulary is that of the data.
         ids = frequent_tokens(self.data.pools, vocab_size, count)
         self.head = new_head(self.target, self.layers, ids, config.seed, parallel=config.parallel)
+        self.parameters = {name: weight for name, weight in self.head.named_parameters() if weight.requires_grad}
+        self.embedding_names = ["lm_head.weight"]
         self._part = max(1, self._part // config.unrolled)  # the logits of all depths are kept for the gradients
-
-    def objective(self) -> Objective:
-        """Return the objective for the training loop."""
-        parameters = {name: weight for name, weight in self.head.named_parameters() if weight.requires_grad}
-        return Objective(parameters, self.gradients, self.measure, ["lm_head.weight"])
 
     def losses(self, rows: Rows, done: float) -> Iterator[Tensor]:
         """Yield the mean loss of drafts from the positions of some rows, times the number of positions."""

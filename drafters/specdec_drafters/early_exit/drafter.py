@@ -17,7 +17,7 @@ from specdec_core.models import LoadedModel, first_layers
 from specdec_core.theory.speed import optimal_gamma, walltime_improvement
 from specdec_drafters.common.draft_model_loading import compiled_like, target_model
 from specdec_drafters.common.model_drafter import ModelDrafter
-from specdec_drafters.common.weights_file import WeightsCard, WeightsFormat
+from specdec_drafters.common.weights_file import WeightsCard, WeightsFormat, require_sizes
 from specdec_drafters.settings import EarlyExitConfig
 from specdec_drafters.training.losses import overlap
 from specdec_drafters.training.rows import LARGEST_LOGITS, Rows, pad_rows, row_logits
@@ -244,7 +244,11 @@ class EarlyExitDrafter(ModelDrafter):
         if config.model is not None:
             path = EXIT_FILE.find(config.model, target.folder)
             translator, card = read_exit(path)
-            _check_target(card, len(translator), path, own)
+            EXIT_FILE.check_target(card, own.features, path, "early-exit")
+            assert own.features is not None, "an exit is trained for a target with an output embedding"
+            # The fingerprint implies it; this catches a header written by hand.
+            sizes = {"hidden states": (len(translator), own.features.hidden_size)}
+            require_sizes(sizes, path, "early-exit", EXIT_FILE.how_to_train)
             if config.layers not in (None, card.layers):
                 raise ConfigError(
                     f"drafter 'early-exit': layers is {config.layers}, but {path} was trained for an exit after "
@@ -254,17 +258,6 @@ class EarlyExitDrafter(ModelDrafter):
         if self.layers is None:
             self.layers = _measured(own).layers
         super().__init__(config, target, compiled_like(own, exit_after(own, self.layers, translator)))
-
-
-def _check_target(card: ExitCard, size: int, path: Path, target: LoadedModel) -> None:
-    """Raise a ModelError if an exit was trained for another target."""
-    EXIT_FILE.check_target(card, target.features, path, "early-exit")
-    # The fingerprint implies it; this catches a header written by hand.
-    if target.features is not None and size != target.features.hidden_size:
-        raise ModelError(
-            f"drafter 'early-exit': {path} is for hidden states of size {size}; this target's have "
-            f"{target.features.hidden_size}. {EXIT_FILE.how_to_train}"
-        )
 
 
 def _measured(target: LoadedModel) -> ExitWorth:

@@ -17,7 +17,6 @@ from specdec_drafters.early_exit.drafter import (
     write_exit,
 )
 from specdec_drafters.settings import EarlyExitTrainerConfig
-from specdec_drafters.training.loop import Objective
 from specdec_drafters.training.losses import cross_entropy, distillation, tv_share
 from specdec_drafters.training.rows import Rows, autocast, row_logits
 from specdec_drafters.training.trainer import TargetDistillation, TrainingRun, WeightsTrainer, card_of
@@ -40,10 +39,9 @@ def _worths(exits: Mapping[int, LoadedModel], point: Mapping[str, float], target
 class Distillation(TargetDistillation[EarlyExitTrainerConfig, dict[int, LoadedModel]]):
     """Exits by their number of layers, the target that they share layers with, and the data to compare them on."""
 
-    def objective(self) -> Objective:
-        """Return the objective for the training loop."""
-        parameters = {str(layers): _translator(model) for layers, model in self.prepared.items()}
-        return Objective(parameters, self.gradients, self.measure)
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.parameters = {str(layers): _translator(model) for layers, model in self.prepared.items()}
 
     def losses(self, rows: Rows, done: float) -> Iterator[Tensor]:
         """Yield the loss of each exit, summed over the positions of some rows."""

@@ -21,7 +21,7 @@ from specdec_core.interface import (
 )
 from specdec_core.models import moved
 from specdec_drafters.common.parallel_draft import draw_at_each_depth
-from specdec_drafters.common.weights_file import WeightsCard, WeightsFormat, target_features
+from specdec_drafters.common.weights_file import WeightsCard, WeightsFormat, require_sizes, target_features
 from specdec_drafters.settings import HeadsConfig
 
 _EPSILON = 1e-6
@@ -266,14 +266,9 @@ def _check_target(card: HeadsCard, path: Path, target: TargetInfo, features: Tar
     shape = card.shape
     # The fingerprint implies these; they catch a header written by hand.
     sizes = {
-        "hidden size": (shape.hidden_size, features.hidden_size),
-        "vocabulary": (card.vocab_size, target.vocab_size),
+        "hidden states": (shape.hidden_size, features.hidden_size),
+        "a vocabulary": (card.vocab_size, target.vocab_size),
     }
     if shape.reads_token:
-        sizes["input embedding"] = (shape.token_size, features.input_embeddings.shape[1])
-    for what, (theirs, ours) in sizes.items():
-        if theirs != ours:
-            raise ModelError(
-                f"drafter 'heads': {path} is for a target with {what} {theirs}; this one's is {ours}. "
-                f"{HEADS_FILE.how_to_train}"
-            )
+        sizes["input embeddings"] = (shape.token_size, features.input_embeddings.shape[1])
+    require_sizes(sizes, path, "heads", HEADS_FILE.how_to_train)

@@ -18,7 +18,7 @@ from specdec_drafters.training.drafts import (
     drafts_loss,
     target_logits,
 )
-from specdec_drafters.training.loop import Objective, StepResult
+from specdec_drafters.training.loop import StepResult
 from specdec_drafters.training.losses import Scores, tv_share
 from specdec_drafters.training.rows import Rows, autocast
 from specdec_drafters.training.trainer import TargetDistillation, TrainingRun, WeightsTrainer, card_of
@@ -74,13 +74,9 @@ class Distillation(TargetDistillation[HeadsTrainerConfig, Heads]):
         assert features is not None
         self._output = features.output_embeddings[: self.target.vocab_size]
         self._read = features.input_embeddings if self.heads.shape.reads_token else None
-        self._views = dict(_views(self.heads))
+        self.parameters = dict(_views(self.heads))
+        self.embedding_names = [name for name in self.parameters if name.endswith("bias")]
         self._part = max(1, self._part // self.heads.shape.heads)  # each head has logits of its own
-
-    def objective(self) -> Objective:
-        """Return the objective for the training loop."""
-        embedding_names = [name for name in self._views if name.endswith("bias")]
-        return Objective(self._views, self.gradients, self.measure, embedding_names)
 
     def losses(self, rows: Rows, done: float) -> Iterator[Tensor]:
         """Yield the mean loss of the heads, times the number of positions of some rows."""
@@ -97,7 +93,7 @@ class Distillation(TargetDistillation[HeadsTrainerConfig, Heads]):
         for weight in stacked.values():
             weight.grad = torch.zeros_like(weight)
         result = super().gradients(step, done)
-        for name, view in self._views.items():
+        for name, view in self.parameters.items():
             whole, _, head = name.partition("/")
             gradient = stacked[whole].grad
             assert gradient is not None

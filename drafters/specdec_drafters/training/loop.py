@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from time import monotonic
 from types import FrameType
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -362,22 +362,27 @@ class StepResult:
     tokens: int
 
 
-@dataclass(frozen=True)
-class Objective:
+class Objective(Protocol):
     """The parameters to train, their gradients and their evaluation.
 
     Attributes:
         parameters: The parameters by name, changed in place.
-        gradients: Called with the step number and the completed share of the run (0 to 1); accumulates the
-            gradients of the step's mean loss. The same step must use the same batch.
-        evaluate: Evaluates on held-out text; the result goes into the learning curve (`alpha` and so on).
         embedding_names: Names of the parameters that are embedding matrices.
     """
 
     parameters: Mapping[str, Tensor]
-    gradients: Callable[[int, float], StepResult]
-    evaluate: Callable[[], Mapping[str, float]]
-    embedding_names: Collection[str] = ()
+    embedding_names: Collection[str]
+
+    def gradients(self, step: int, done: float) -> StepResult:
+        """Accumulate the gradients of a step's mean loss. The same step must use the same batch.
+
+        Args:
+            step: Number of the step.
+            done: The completed share of the run, 0 to 1.
+        """
+
+    def measure(self) -> Mapping[str, float]:
+        """Evaluate on held-out text; the result goes into the learning curve (`alpha` and so on)."""
 
 
 @dataclass(frozen=True)
@@ -456,7 +461,7 @@ class _Loop:
             self._saved_step = self.state.step
             self.curve.resume(self.state.step)
         else:
-            self.curve.add({"step": 0, "tokens": 0, "seconds": 0.0, **self.objective.evaluate()})
+            self.curve.add({"step": 0, "tokens": 0, "seconds": 0.0, **self.objective.measure()})
         self.progress.stage("training", self.config.steps or self.config.seconds)
         self._began = monotonic() - self.state.seconds
         self._saved = monotonic()
@@ -519,7 +524,7 @@ class _Loop:
             "seconds": round(state.seconds, 3),
             "loss": loss,
         }
-        self.curve.add({**point, **self.objective.evaluate()})
+        self.curve.add({**point, **self.objective.measure()})
         state.seconds = monotonic() - self._began
 
     def save(self) -> None:

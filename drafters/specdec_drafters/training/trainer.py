@@ -2,8 +2,8 @@
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
@@ -15,7 +15,7 @@ from specdec_core.interface.errors import without_home
 from specdec_core.interface.files import check_output, writing_file
 from specdec_core.models import LoadedModel, load_model
 from specdec_drafters.settings import TrainingConfig
-from specdec_drafters.training.loop import Objective, StepResult, Trained, TrainingFolder, train, write_points
+from specdec_drafters.training.loop import StepResult, Trained, TrainingFolder, train, write_points
 from specdec_drafters.training.losses import Scores
 from specdec_drafters.training.rows import LARGEST_LOGITS, Batches, Rows, autocast_dtype
 from specdec_drafters.training.sources import TrainingData, gather
@@ -95,6 +95,8 @@ class TargetDistillation(ABC, Generic[_Config, _Prepared]):
         prepared: What the trainer prepared, such as the model to train.
         data: The rows to train and measure on.
         dtype: Data type of matrix products in training. Evaluation uses the models' own.
+        parameters: The parameters by name, changed in place.
+        embedding_names: Names of the parameters that are embedding matrices.
     """
 
     config: _Config
@@ -102,14 +104,12 @@ class TargetDistillation(ABC, Generic[_Config, _Prepared]):
     prepared: _Prepared
     data: TrainingData
     dtype: torch.dtype
+    parameters: Mapping[str, Tensor] = field(init=False)
+    embedding_names: Collection[str] = field(default=(), init=False)
 
     def __post_init__(self) -> None:
         self._batches = Batches(self.data.pools, self.config.batch_tokens, self.config.seed)
         self._part = max(1, LARGEST_LOGITS // self.target.vocab_size)
-
-    @abstractmethod
-    def objective(self) -> Objective:
-        """Return the objective for the training loop."""
 
     def measure(self) -> Mapping[str, float]:
         """Return the held-out acceptance rates."""
@@ -209,7 +209,7 @@ class WeightsTrainer(Trainer, Generic[_Trained]):
                 data = gather(config, target, progress)
                 folder.save_rows(data)
             distillation = self.distillation(config, target, prepared, data, dtype)
-            trained = train(distillation.objective(), config, rate, folder, progress)
+            trained = train(distillation, config, rate, folder, progress)
         except BaseException:
             folder.tidy()  # only a checkpoint, if any, is left
             raise

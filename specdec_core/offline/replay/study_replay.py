@@ -28,7 +28,7 @@ from specdec_core.offline.replay.drafted import Drafted, DrafterJob
 from specdec_core.offline.replay.replayed_metrics import Replayed, TextAcceptance, expected_metrics, rule_name
 from specdec_core.registry.registry import Registry, default_registry
 from specdec_core.study.config.study import Run, Study, Task, drafter_key
-from specdec_core.study.run.finished_repeats import Output, PromptCounts, Repeat, ReplayedOn, outgrown
+from specdec_core.study.run.finished_repeats import Output, Repeat, ReplayedOn, outgrown
 from specdec_core.study.run.provenance import study_provenance
 from specdec_core.study.run.study_session import Session, StudyResult, open_session
 from specdec_core.study.run.worker import working_here
@@ -352,12 +352,10 @@ class _RecordedTexts:
             noise=None if costs is None else costs.noise,
         )
 
-    def by_prompt(self, replayed: Replayed) -> tuple[PromptCounts, ...]:
-        """Return the counts of a run for the texts of each prompt; zeros for a turn that was not decoded."""
-        sums = {name: np.bincount(self._numbers, each, self._count) for name, each in replayed.by_text.items()}
-        return tuple(
-            PromptCounts(n, **{name: float(each[n]) for name, each in sums.items()}) for n in range(self._count)
-        )
+    def by_prompt(self, replayed: Replayed) -> tuple[tuple[float, ...], ...]:
+        """Return the counts of `Repeat.by_prompt`; zeros for a turn that was not decoded."""
+        sums = [np.bincount(self._numbers, each, self._count).tolist() for each in replayed.by_text.values()]
+        return tuple(zip(*sums, strict=True))
 
 
 def _undrafted(text: RecordedText) -> TextAcceptance:

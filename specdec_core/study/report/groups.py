@@ -160,9 +160,8 @@ class _Totals:
 def _measured(repeat: Repeat, number: int) -> Floats:
     """Return `[N, 5]`, the counts of one repeat and the time of each prompt."""
     found = np.full((number, 5), np.nan)
-    for one in repeat.by_prompt:
-        found[one.number] = one.tokens, one.steps, one.accepted, one.verified, one.seconds
     if repeat.by_prompt:
+        found[:, : len(repeat.by_prompt[0])] = repeat.by_prompt
         return found
     for index, output in enumerate(repeat.outputs):
         found[index, 0] = output.num_tokens

@@ -107,27 +107,6 @@ class ReplayedOn:
 
 
 @dataclass(frozen=True, slots=True)
-class PromptCounts:
-    """The expected counts of a replayed run for the texts of one prompt.
-
-    Attributes:
-        number: Number of the prompt, from 0.
-        tokens: Tokens of its texts.
-        steps: Forward passes of the target.
-        accepted: Accepted draft tokens.
-        verified: Verified draft tokens: those up to the first rejection of a draft.
-        seconds: Seconds; None if no times of a machine are known.
-    """
-
-    number: int
-    tokens: float
-    steps: float
-    accepted: float
-    verified: float
-    seconds: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class Repeat:
     """One pass of a run over all prompts of a task.
 
@@ -147,7 +126,9 @@ class Repeat:
             a CPU.
         notes: Where plugins were overruled; see `BatchResult`.
         replayed: What it was replayed on, with expected metrics; None if it was decoded and timed.
-        by_prompt: What is expected for each prompt of a replay; empty if it was decoded.
+        by_prompt: What is expected for the texts of each prompt of a replay: tokens, forward passes of the target,
+            accepted draft tokens, verified ones (those up to the first rejection of a draft), and seconds if the
+            times of a machine are known; empty if it was decoded.
         remembers: Whether the drafter declares that it keeps knowledge between requests.
         varies: Whether the gamma controller declares that it may choose otherwise in another repeat.
         trace: The beginning of one output, as `TraceObserver.traces` returns it; `prompt` is the number of its
@@ -168,7 +149,7 @@ class Repeat:
     cpu_seconds: float | None = None
     notes: tuple[str, ...] = ()
     replayed: ReplayedOn | None = None
-    by_prompt: tuple[PromptCounts, ...] = ()
+    by_prompt: tuple[tuple[float, ...], ...] = ()
     remembers: bool = False
     varies: bool = False
     trace: Mapping[str, Any] | None = None

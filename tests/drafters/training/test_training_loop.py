@@ -9,7 +9,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from specdec_core.interface import ConfigError
 from specdec_core.interface.errors import NumericsError
-from specdec_drafters.training.loop import Objective, StepResult, TrainingFolder, learning_rate_share, train
+from specdec_drafters.training.loop import StepResult, TrainingFolder, learning_rate_share, train
 from tests.drafters.training.support import Recorder, interrupting
 
 SETTINGS = {"width": 3, "path": None}
@@ -17,6 +17,8 @@ SETTINGS = {"width": 3, "path": None}
 
 class Toy:
     """Weights drawn to zero along directions that depend on the step and, as dropout does, on the generator."""
+
+    embedding_names = ("embedding",)
 
     def __init__(self):
         generator = torch.Generator().manual_seed(0)
@@ -37,11 +39,8 @@ class Toy:
         loss.backward()
         return StepResult(float(loss.detach()) if self.loss is None else self.loss, 10)
 
-    def evaluate(self):
+    def measure(self):
         return {"alpha": float(self.parameters["vector"].detach().mean())}
-
-    def objective(self):
-        return Objective(self.parameters, self.gradients, self.evaluate, embedding_names=["embedding"])
 
 
 @pytest.fixture
@@ -53,7 +52,7 @@ def run(tmp_path, config_for):
         folder = TrainingFolder(tmp_path / name, settings)
         folder.begin(resume=config.resume, overwrite=config.overwrite)
         toy = toy or Toy()
-        toy.trained = train(toy.objective(), config, 0.05, folder, progress or Recorder())
+        toy.trained = train(toy, config, 0.05, folder, progress or Recorder())
         return toy
 
     return run
@@ -102,7 +101,7 @@ def test_the_curve_is_a_file_of_points(run, tmp_path):
     toy = run("a", progress)
     lines = (tmp_path / "a.training" / "curve.jsonl").read_text().splitlines()
     assert [json.loads(line) for line in lines] == toy.trained.curve == progress.points
-    assert toy.trained.curve[0]["alpha"] == Toy().evaluate()["alpha"]
+    assert toy.trained.curve[0]["alpha"] == Toy().measure()["alpha"]
     assert "loss" not in toy.trained.curve[0]
     assert [point["tokens"] for point in toy.trained.curve] == [0, 50, 100, 120]
     assert progress.stages == [("training", 12)]

@@ -40,7 +40,7 @@ def test_every_loss_raises_alpha(config_for, targets, materials, tmp_path, famil
     distillation = Distillation(config, target, drafter, material, torch.float32)
     folder = TrainingFolder(tmp_path / "out", {})
     before = [weight.clone() for weight in target.model.parameters()]
-    curve = train(distillation.objective(), config, rate, folder, Recorder()).curve
+    curve = train(distillation, config, rate, folder, Recorder()).curve
     assert curve[-1]["alpha"] - curve[0]["alpha"] > least
     assert all(map(torch.equal, before, target.model.parameters()))
     assert all(weight.grad is None for weight in target.model.parameters())
@@ -144,7 +144,7 @@ def test_dropout_acts_in_training_and_not_in_measurements(targets, materials, co
 def test_embeddings_are_trained_apart(targets, materials, config_for, models, family):
     drafter = load_model(models(family, seed=3))
     material = materials("bart" if drafter.encoder_decoder else "llama")
-    objective = Distillation(config_for(), targets(family), drafter, material, torch.float32).objective()
+    objective = Distillation(config_for(), targets(family), drafter, material, torch.float32)
     assert {tuple(objective.parameters[name].shape) for name in objective.embedding_names} == {(40, 32)}
     assert len(objective.parameters) == len(list(drafter.model.parameters()))
 
