@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -33,11 +33,6 @@ def _read(path: Path) -> dict[str, Any]:
     return data
 
 
-def _range(found: dict[str, float], digits: int = 2) -> str:
-    median, least, most = (f"{found[name]:.{digits}f}" for name in ("median", "min", "max"))
-    return f"{median} ({least} to {most})"
-
-
 def _measured(name: str) -> str:
     """Return where and when results were measured, in a sentence."""
     data = _data(name)
@@ -51,13 +46,6 @@ def _measured(name: str) -> str:
 # --- against transformers --------------------------------------------------------------------------------------
 
 
-def _against() -> Iterator[dict[str, Any]]:
-    """Yield each row with its key."""
-    for group in _data("vs_transformers")["rows"]:
-        for row in group["rows"]:
-            yield {**group["key"], **row}
-
-
 _METHODS = {
     "baseline": "plain decoding",
     "lookup": "copying from the prompt",
@@ -66,75 +54,28 @@ _METHODS = {
 """The words for each method that is compared."""
 
 
-def _counted_on(size: str) -> str:
-    """Return how many prompts and new tokens single sequences were measured on, in a sentence."""
-    settings = _data("vs_transformers")["settings"]
-    groups = [group for group in _data("vs_transformers")["rows"] if group["key"]["size"] == size]
-    counts = [
-        f"{group['prompts']} prompt{'s' * (group['prompts'] > 1)} × {group['new_tokens']} tokens at T = "
-        f"{group['key']['temperature']:g}"
-        for group in groups
-        if group["key"]["batch_size"] == 1
-    ]
-    return f"{', '.join(counts)}, {settings['repeats']} rounds."
-
-
 def against() -> str:
-    """Return the speeds of all methods of both libraries for single sequences, each over its own plain decoding.
-
-    Of the targets, the largest; the drawing has all.
-    """
-    settings = _data("vs_transformers")["settings"]
-    *_, last = (group["key"]["size"] for group in _data("vs_transformers")["rows"])
-    head = ("T", f"{last} target", "transformers", *(f"specdec, {words}" for words in _CONFIGURATIONS.values()))
-    rows = [
-        (temperature, _METHODS[method], *cells) for size, temperature, method, cells in _speeds() if size == last
-    ]
-    counted = f"γ = {settings['gamma']}, medians; {_counted_on(last)} {_measured('vs_transformers')}\n"
-    return f"{table(head, rows)}\n{counted}\n{_slower()}"
-
-
-_CONFIGURATIONS = {"plain": "unpacked", "packed": "packed"}
-"""The words for the configurations of specdec in the table."""
-
-
-def _speeds() -> Iterator[tuple[str, str, str, list[str]]]:
-    """Yield size, temperature, method and speeds of each measured method for single sequences.
-
-    The speeds are those of transformers, and of each configuration of specdec.
-    """
-    for group in _data("vs_transformers")["rows"]:
-        key = group["key"]
-        if key["batch_size"] == 1:
-            found = {(row["configuration"], row["method"]): row for row in group["rows"]}
-            for method in sorted({method for _, method in found}, key=list(_METHODS).index):
-                cells = [_over_plain(found, "plain", method, "transformers")]
-                cells += [_over_plain(found, name, method, "specdec") for name in _CONFIGURATIONS]
-                yield key["size"], f"{key['temperature']:g}", method, cells
-
-
-def _over_plain(rows: dict[tuple[str, str], dict[str, Any]], configuration: str, method: str, library: str) -> str:
-    """Return tokens per second, and their quotient by those of the same library's plain decoding."""
-    row, plain = (rows[configuration, one] for one in (method, "baseline"))
-    speed, alone = (one[f"{library}_tokens_per_second"]["median"] for one in (row, plain))
-    if method == "baseline":
-        return f"{speed:.0f}"
-    name = f"{library} {configuration} {method}"
-    return f"{speed:.0f} ({speedup(speed, alone, row['block_efficiency'][library], name):.1f}×)"
-
-
-def _slower() -> str:
-    """Return in how many comparisons specdec is the slower library, and where it is slowest."""
-    rows = list(_against())
+    """Return what was compared, in how many comparisons specdec is the slower library, and where it is slowest."""
+    data = _data("vs_transformers")
+    rows = [{**group["key"], **row} for group in data["rows"] for row in group["rows"]]
     slower = [row for row in rows if row["ratio"]["median"] < 1]
-    worst = min(slower, key=lambda row: row["ratio"]["median"])
+    worst = min(rows, key=lambda row: row["ratio"]["median"])
     unpacked = all("packed" not in row["configuration"] for row in slower)
+    prompts, tokens = (_between(group[name] for group in data["rows"]) for name in ("prompts", "new_tokens"))
     return (
         f"In {len(slower)} of {len(rows)} comparisons specdec is the slower library"
-        f"{', always with unpacked weights' if unpacked else ''}. The widest gap is {_METHODS[worst['method']]} "
+        f"{', always with unpacked weights' if unpacked else ''}. The worst is {_METHODS[worst['method']]} "
         f"at T = {worst['temperature']:g} with batch size {worst['batch_size']} and the {worst['size']} target, "
-        f"where specdec reaches {worst['ratio']['median']:.2f} times the speed of transformers.\n"
+        f"where specdec reaches {worst['ratio']['median']:.2f} times the speed of transformers.\n\n"
+        f"{prompts} prompts × {tokens} tokens, fewer for larger targets; γ = {data['settings']['gamma']}, medians "
+        f"of {data['settings']['repeats']} rounds. {_measured('vs_transformers')}\n"
     )
+
+
+def _between(numbers: Iterable[int]) -> str:
+    """Return the least and the greatest number."""
+    found = sorted(set(numbers))
+    return f"{found[0]} to {found[-1]}"
 
 
 # --- against other engines -------------------------------------------------------------------------------------

@@ -42,61 +42,43 @@ def of_drafter(name: str) -> str:
     return f"For the {target} with γ = {GAMMA}, it yields {tokens} (acceptance rates {rates}).\n"
 
 
-def _tokens(row: dict[str, Any]) -> str:
-    """Return the tokens per step of a run, with half of their confidence interval."""
-    return f"{row['block_efficiency']:.2f} ±{row['half_interval']:.2f}"
+def _link(run: str, name: str) -> str:
+    """Return the link of a run to its drafter."""
+    own = run.startswith(name)
+    return f"[`{run if own else name}`](drafters/{name}.md)" + ("" if own else f", {run}")
 
 
-def _counted() -> str:
-    """Return how many texts the record has at each temperature."""
-    assert data("replay")["record"] == data("drafters")["record"]
-    greedy, sampled = data("replay")["texts"].values()
-    return f"{greedy} texts at T = 0 and {sampled} at T = 1"
-
-
-def _timed(run: str) -> list[str]:
-    """Return c of a run in the study of speeds, and its tokens per step and speed-up at both temperatures.
-
-    As in a verdict, a speed-up above what the tokens per target call allow is none.
-    """
-    found = [row for row in data("drafter_speeds")["rows"] if row["run"] in SPEEDS.get(run, [run])]
-    cells = [f"{found[0]['c']:.3f}"] if found else []
-    for row in found:
-        sound = row["speedup"] <= MAX_EXCESS * row["speedup_bound"]
-        cells += [f"{row['block_efficiency']:.2f}", f"{row['speedup']:.2f}×" if sound else "–"]
-    return cells
-
-
-def _links() -> dict[str, str]:
-    """Return the link of each run to its drafter, that with the most tokens at temperature 0 first."""
-    first = {run: rows[0.0, GAMMA] for run, rows in _runs().items()}
-    links = {}
-    for run in sorted(first, key=lambda run: -first[run]["block_efficiency"]):
-        name = first[run]["drafter"]
-        own = run.startswith(name)
-        links[run] = f"[`{run if own else name}`](drafters/{name}.md)" + ("" if own else f", {run}")
-    return links
-
-
-def every_drafter() -> str:
-    """Return the tokens per step of all drafters on the same texts."""
-    rows = []
-    for run, link in _links().items():
-        greedy, sampled = (_runs()[run][temperature, GAMMA] for temperature in (0.0, 1.0))
-        rows.append((link, _tokens(greedy), _tokens(sampled)))
-    found = data("drafters")
-    counted = f"γ = {GAMMA}; [replay](replay.md) of `{found['record']}`, {_counted()}; {found['date']}"
-    half = "± is half a 95% confidence interval over prompts"
-    return f"{table(('drafter', 'tokens per step, T = 0', 'T = 1'), rows)}\n{counted}. {half}.\n"
+def record() -> str:
+    """Return which texts the tokens per step on the pages of drafters come from."""
+    name, found = data("drafters")["record"], data("replay")
+    assert found["record"] == name
+    greedy, sampled = found["texts"].values()
+    return (
+        f"The tokens per step on the pages of drafters come from a [replay](replay.md) of `{name}`, {greedy} "
+        f"texts at T = 0 and {sampled} at T = 1. [`drafters.json`](data/drafters.json) has their intervals.\n"
+    )
 
 
 def speeds() -> str:
-    """Return c, tokens per step and speed-ups of all drafters in the study that timed them."""
-    rows = [(link, *_timed(run)) for run, link in _links().items() if _timed(run)]
+    """Return c, tokens per step and speed-ups of all drafters in the study that timed them, the fastest first.
+
+    As in a verdict, a speed-up above what the tokens per target call allow is none.
+    """
+    rows = []
+    for run, replayed in _runs().items():
+        timed = [row for row in data("drafter_speeds")["rows"] if row["run"] in SPEEDS.get(run, [run])]
+        if timed:
+            cells = [_link(run, replayed[0.0, GAMMA]["drafter"]), f"{timed[0]['c']:.3f}"]
+            for row in timed:
+                sound = row["speedup"] <= MAX_EXCESS * row["speedup_bound"]
+                cells += [f"{row['block_efficiency']:.2f}", f"{row['speedup']:.2f}×" if sound else "–"]
+            rows.append((timed[0]["speedup"], cells))
+    rows.sort(key=lambda row: -row[0])
     head = ("tokens per step, T = 0", "speed-up, T = 0", "tokens per step, T = 1", "speed-up, T = 1")
     found = data("drafter_speeds")
     settings = f"{found['settings'][0].upper()}{found['settings'][1:]}"
-    return f"{table(('drafter', 'c', *head), rows)}\n{settings}; {found['machine']}, {found['date']}.\n"
+    shown = table(("drafter", "c", *head), (cells for _, cells in rows))
+    return f"{shown}\n{settings}; {found['machine']}, {found['date']}.\n"
 
 
 METHODS = {"lookup": "prompt-copy", "assisted": "transformer"}
@@ -104,18 +86,18 @@ METHODS = {"lookup": "prompt-copy", "assisted": "transformer"}
 
 
 def by_batch() -> str:
-    """Return the speed-up of two drafters by batch size and temperature, for the smallest and largest target."""
+    """Return the speed-up of two drafters by batch size and temperature, for the largest target."""
     found = data("vs_transformers")
-    sizes = list(dict.fromkeys(group["key"]["size"] for group in found["rows"]))
+    largest = found["rows"][-1]["key"]["size"]
     rows = []
     for group in found["rows"]:
         key = group["key"]
-        if key["size"] in (sizes[0], sizes[-1]):
+        if key["size"] == largest:
             packed = {row["method"]: row for row in group["rows"] if row["configuration"] == "packed"}
             cells = [f"{_speedup(packed[method], packed['baseline']):.2f}×" for method in METHODS]
             counted = f"{group['prompts']} × {group['new_tokens']}"
-            rows.append((key["size"], f"{key['temperature']:g}", str(key["batch_size"]), *cells, counted))
-    head = ("target", "T", "batch size", *(f"`{name}`" for name in METHODS.values()), "prompts × tokens")
+            rows.append((f"{key['temperature']:g}", str(key["batch_size"]), *cells, counted))
+    head = ("T", "batch size", *(f"`{name}`" for name in METHODS.values()), "prompts × tokens")
     settings = f"γ = {found['settings']['gamma']}, packed weights, {found['settings']['repeats']} rounds"
     machine = f"{found['machine']['threads']} threads of an {found['machine']['processor']} CPU, {found['date']}"
     return f"{table(head, rows)}\n{settings}; {machine}.\n"
@@ -127,5 +109,5 @@ def _speedup(row: dict[str, Any], plain: dict[str, Any]) -> float:
 
 
 def gains(name: str) -> str:
-    """Return what a drafter gains; with `all` and `speeds` those of all, with `batch` the one of batch sizes."""
-    return {"all": every_drafter, "speeds": speeds, "batch": by_batch}.get(name, lambda: of_drafter(name))()
+    """Return what a drafter gains; with `speeds` the table of all, with `batch` that of batch sizes."""
+    return {"record": record, "speeds": speeds, "batch": by_batch}.get(name, lambda: of_drafter(name))()
