@@ -69,8 +69,8 @@ _CATALOGUE: dict[str, tuple[str, dict[str, Any]]] = {
     "bigram": ("ngram", {"order": 2}),
     "trigram": ("ngram", {"order": 3}),
     "kenlm": ("ngram", {"candidates": 5}),
-    "copy-recent": ("prompt-copy", {"min_match": 1}),
-    "copy-frequent": ("prompt-copy", {"min_match": 1, "prefer": "frequent"}),
+    "copy-recent": ("prompt-copy", {}),
+    "copy-frequent": ("prompt-copy", {"prefer": "frequent"}),
     "suffix": ("suffix", {"max_match": 4, "max_spec_factor": 3, "max_cached_requests": 100}),
     "suffix-alone": ("suffix", {"max_cached_requests": 0}),
     "datastore": ("datastore", {"max_spec_factor": 2}),
@@ -85,8 +85,8 @@ _CATALOGUE: dict[str, tuple[str, dict[str, Any]]] = {
     "eagle3-parallel": ("eagle3", {}),
     "dflash": ("dflash", {}),
     "mtp": ("mtp", {}),
-    "copy-long": ("prompt-copy", {"min_match": 2, "max_tokens": 2}),
-    "chain": ("chain", {"drafters": ("copy-long", "bigram"), "min_draft_tokens": 2}),
+    "copy-short": ("prompt-copy", {"max_spec_factor": 1}),
+    "chain": ("chain", {"drafters": ("copy-short", "bigram"), "min_draft_tokens": 2}),
     "hierarchy-bigram": ("hierarchical", {"drafter": "bigram", "gamma": Gamma(2)}),
     "hierarchy-chain": ("hierarchical", {"drafter": "chain", "gamma": Gamma(2)}),
     "hierarchy-exit": ("hierarchical", {"middle": "early-exit", "drafter": "bigram", "gamma": Gamma(2)}),
@@ -97,7 +97,7 @@ _CATALOGUE: dict[str, tuple[str, dict[str, Any]]] = {
     "translated-bigram": ("translated", {"drafter": "other-bigram"}),
     "translated-text": ("translated", {"drafter": "other-transformer", "method": "slem"}),
 }
-_WITHIN = ("copy-long", "other-transformer", "other-bigram")
+_WITHIN = ("copy-short", "other-transformer", "other-bigram")
 DRAFTERS = [who for who in _CATALOGUE if who not in _WITHIN]
 REMEMBERING = ("suffix",)
 """Those whose drafts depend on the requests before."""

@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from math import ceil
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,8 +16,8 @@ class PromptCopyDrafter(Drafter):
 
     It searches the prompt, the output and, for encoder-decoder targets, the source. Of equally long matches (at
     most `max_match` tokens are compared), those in prompt and output come first; `prefer` decides between the
-    rest. q is a point mass. A tree has several copies, which begin with different tokens that followed this
-    match or a shorter one, in the order of `prefer`.
+    rest. A copy has at most `max_spec_factor` tokens for each that matches. q is a point mass. A tree has several
+    copies, which begin with different tokens that followed this match or a shorter one, in the order of `prefer`.
 
     References:
         Section 3.6 of arXiv 2211.17192 (copying tokens from the context as a negligible-cost drafter).
@@ -41,15 +40,15 @@ class _PromptCopySession(DraftSession):
         asked = zip(request.tokens, request.budget, request.depth, strict=True)
         rows = [self._copies(row, *each) for row, each in enumerate(asked)]
         if request.tree is not None:
-            return Proposal.from_continuations(rows, request.budget, request.depth)
-        return Proposal.from_rows([copies[0] if copies else () for copies in rows])
+            return Proposal.from_continuations([list(copies) for copies in rows], request.budget, request.depth)
+        return Proposal.from_rows([next(copies, []) for copies in rows])
 
     def rollback(self, lengths: Sequence[int]) -> None:
         for text, length in zip(self._rows, lengths, strict=True):
             text.rollback(length)
 
-    def _copies(self, row: int, tokens: Sequence[int], budget: int, depth: int) -> list[list[int]]:
-        """Return as many copies as fill the budget, if there are; each begins with another token.
+    def _copies(self, row: int, tokens: Sequence[int], budget: int, depth: int) -> Iterator[list[int]]:
+        """Yield as many copies as fill the budget, if there are; each begins with another token.
 
         Args:
             row: The number of the sequence.
@@ -58,23 +57,25 @@ class _PromptCopySession(DraftSession):
             depth: The most tokens of a copy.
         """
         config = self._config
-        longest = min(budget, depth, config.max_tokens or depth)
-        if longest == 0:
-            return []
+        if min(budget, depth) == 0:
+            return
         own = self._rows[row]
         own.read(tokens)
         end = list(tokens[-config.max_match :])
         texts = [own, self._sources[row]] if self._sources else [own]
         matches = [(text, text.occurrences(end)) for text in texts]
         matches.sort(key=lambda one: len(one[1]), reverse=True)  # stable: of equal ones, the row's own comes first
-        found: dict[int, list[int]] = {}
+        begun: set[int] = set()
         for text, by_length in matches:
-            for positions in reversed(by_length[config.min_match - 1 :]):
-                for copy in self._copied(text, end, positions, longest, endless=text is own):
-                    found.setdefault(copy[0], copy)
-                    if len(found) == ceil(budget / longest):
-                        return list(found.values())
-        return list(found.values())
+            for size in range(len(by_length), config.min_match - 1, -1):
+                longest = min(budget, depth, int(size * config.max_spec_factor))
+                for copy in self._copied(text, end, by_length[size - 1], longest, endless=text is own):
+                    if copy[0] not in begun:
+                        begun.add(copy[0])
+                        yield copy
+                        budget -= len(copy)
+                    if budget <= 0:
+                        return
 
     def _copied(
         self, text: GrowingText, end: list[int], positions: NDArray[np.int64], count: int, *, endless: bool

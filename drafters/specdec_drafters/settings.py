@@ -51,14 +51,14 @@ class PromptCopyConfig(DrafterConfig):
 
     token_ids_only: ClassVar[bool] = True
 
-    min_match: Annotated[int, Field(ge=1)] = 2
-    """The shortest match; shorter ones draft nothing. Raise it if copies are often rejected."""
+    min_match: Annotated[int, Field(ge=1)] = 1
+    """The shortest match; shorter ones draft nothing. Raise it in a chain, where another drafter fills in."""
     max_match: Annotated[int, Field(ge=1)] = 16
     """The most tokens compared; matches of at least this length count as equally long."""
+    max_spec_factor: Annotated[float, Field(ge=1, allow_inf_nan=False)] = 3.0
+    """The most tokens copied per token that matches, so that a long copy needs a long match."""
     prefer: Literal["recent", "frequent"] = "recent"
     """Which of equally long matches to copy: the latest one, or at each token the most frequent continuation."""
-    max_tokens: Annotated[int, Field(ge=1)] | None = None
-    """The most tokens to copy in a step, in a tree in each copy; by default gamma."""
 
     @model_validator(mode="after")
     def _check_order(self) -> Self:

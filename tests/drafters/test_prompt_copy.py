@@ -28,11 +28,12 @@ def draft(tokens, budget, sources=None, **settings):
     return rows_of(session.propose(request_for([tokens], [budget])))[0]
 
 
-def test_budget_and_max_tokens_are_kept():
+def test_a_copy_is_as_long_as_budget_and_match_allow():
     tokens = [1, 2, 3, 4, 5, 1, 2]
     assert draft(tokens, 0) == []
     assert draft(tokens, 2) == [3, 4]
-    assert draft(tokens, 5, max_tokens=1) == [3]
+    assert draft(tokens, 8) == [3, 4, 5, 1, 2, 3]
+    assert draft(tokens, 8, max_spec_factor=1.5) == [3, 4, 5]
 
 
 def test_the_source_is_copied_from():
@@ -89,7 +90,7 @@ def test_a_tree_has_as_many_copies_as_fill_it():
     assert tree(tokens, 6, 3) == ([5, 6, 9, 7, 8, 1], [-1, 0, 1, -1, 3, 4])
     assert tree(tokens, 5, 3) == ([5, 6, 9, 7, 8], [-1, 0, 1, -1, 3])
     assert tree(tokens, 3, 3) == ([5, 6, 9], [-1, 0, 1])
-    assert tree(tokens, 6, 3, max_tokens=1) == ([5, 7], [-1, -1])
+    assert tree(tokens, 6, 3, max_spec_factor=1) == ([5, 6, 7, 8], [-1, 0, -1, 2])
     assert tree(tokens, 0, 3) == ([], [])
     assert tree([1, 2, 3], 4, 2) == ([], [])
     assert tree([*tokens[:4], *tokens], 3, 2, prefer="frequent") == ([7, 8, 5], [-1, 0, -1])
@@ -101,14 +102,15 @@ def test_a_tree_copies_from_the_source_as_well():
     assert tree([11, 12, 21, 9, 10, 11, 12], 4, 2, [[10, 11, 12, 13]]) == ([13, 21, 9], [-1, -1, 1])
 
 
-def copied(tokens, source, prefer, longest, shortest, count):
+def copied(tokens, source, prefer, longest, shortest, factor):
     """Search by trying every position: the longest match in the row or its source, and again after each token."""
-    draft, searched = [], (tokens, source)
+    draft, searched, count = [], (tokens, source), 5
     while len(draft) < count:
         found = [(search([text], [*tokens, *draft], longest), text) for text in searched]
         (size, after), text = max(found, key=lambda one: one[0][0])
         if size < shortest:
             break
+        count = count if draft else min(count, int(size * factor))
         if prefer == "recent":
             rest = list(after[-1])
             period = len(rest)
@@ -122,7 +124,7 @@ def copied(tokens, source, prefer, longest, shortest, count):
 
 
 @pytest.mark.parametrize("prefer", ["recent", "frequent"])
-@given(texts, texts, st.integers(2, 5), st.integers(1, 2))
-def test_a_copy_is_what_a_search_of_every_position_finds(prefer, tokens, source, longest, shortest):
-    settings = {"prefer": prefer, "max_match": longest, "min_match": shortest}
-    assert draft(tokens, 5, [source], **settings) == copied(tokens, source, prefer, longest, shortest, 5)
+@given(texts, texts, st.integers(2, 5), st.integers(1, 2), st.floats(1, 4))
+def test_a_copy_is_what_a_search_of_every_position_finds(prefer, tokens, source, longest, shortest, factor):
+    settings = {"prefer": prefer, "max_match": longest, "min_match": shortest, "max_spec_factor": factor}
+    assert draft(tokens, 5, [source], **settings) == copied(tokens, source, prefer, longest, shortest, factor)

@@ -17,7 +17,7 @@ from tests.tiny import tiny_model
 
 VOCAB, GAMMA, MOST = 10, 3, 24
 PROMPTS = [[3, 1, 4, 1, 5], [2, 7, 1, 2], [3, 1, 4, 1, 6], [9]]
-COPY = {"name": "prompt-copy", "min_match": 1}
+COPY = {"name": "prompt-copy", "max_spec_factor": 2.0}
 HEAD = {"name": "eagle3", "model": "x"}
 SUFFIX = {"name": "suffix", "max_spec_factor": 3.0, "min_token_prob": 0.3}
 
@@ -128,4 +128,4 @@ def test_the_end_is_a_command_that_serves_what_was_exported(target, tmp_path):
     assert "the most tokens per forward pass" in done.output
     exported = runpy.run_path(str(folder / "exported_prompt_copy.py"))["Proposer"]
     assert exported.settings == COPY
-    assert exported(vllm_config(VOCAB, gamma=2)).drafter.config.min_match == 1
+    assert exported(vllm_config(VOCAB, gamma=2)).drafter.config.max_spec_factor == 2
