@@ -2,8 +2,9 @@
 
 Opens each page from its file in headless Chromium, without a network, wide and narrow, light and dark, and
 prints its faults: console messages, requests that leave the folder or fail, images or formulas that are not
-rendered, pages wider than the screen, text with too little contrast. Also tries the search, and counts the boxes
-that scroll sideways. Exits with 1 if there are faults, or more than a few such boxes.
+rendered, pages wider than the screen, text with too little contrast. Also searches for what
+docs/data/searches.yaml lists, and counts the boxes that scroll sideways. Exits with 1 if there are faults, or more
+than a few such boxes.
 
 Needs selenium, and the programs chromium and chromedriver.
 """
@@ -16,12 +17,13 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+import yaml
 from selenium import webdriver
 from selenium.common.exceptions import TimeoutException
 from selenium.webdriver.chrome.service import Service
@@ -35,7 +37,7 @@ MIN_CONTRAST = 3.0
 SCROLLING = "scrolls sideways"
 MAX_SCROLLING = 10
 """Code, tables and formulas that may be wider than their place, over all pages and widths."""
-SEARCH_TERM = "lenience"
+SEARCHES = Path(__file__).parents[1] / "docs/data/searches.yaml"
 TIMEOUT = 20
 """Seconds to wait for search results."""
 
@@ -128,30 +130,37 @@ def _within(url: str, site: Path) -> bool:
     return parts.scheme in ("data", "blob", "about")
 
 
-def find_search_faults(chrome: webdriver.Chrome, page: Path, site: Path) -> list[str]:
-    """Search from a page as a reader would, and return the faults."""
-    chrome.get(page.as_uri())
-    shape = {"width": WIDTHS["wide"], "height": 900, "deviceScaleFactor": 1, "mobile": False}
-    chrome.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", shape)
-    box = chrome.find_element(By.CSS_SELECTOR, "input.md-search__input")
-    box.click()
-    box.send_keys(SEARCH_TERM)
-    links = "a.md-search-result__link"
-    try:
-        WebDriverWait(chrome, TIMEOUT).until(lambda c: c.find_elements(By.CSS_SELECTOR, links))
-    except TimeoutException:
-        return [
-            f"searching for {SEARCH_TERM!r} finds nothing",
-            *console_messages(chrome),
-            *stray_requests(chrome, site),
-        ]
-    results = chrome.find_elements(By.CSS_SELECTOR, links)
-    text = " ".join(result.text for result in results)
-    found = [] if SEARCH_TERM in text.lower() else [f"the results do not contain {SEARCH_TERM!r}: {text[:200]}"]
-    first = urlsplit(results[0].get_attribute("href"))
-    if not Path(unquote(first.path)).is_file():
-        found.append(f"the first result leads to {first.path}, which is not there")
+def find_search_faults(
+    chrome: webdriver.Chrome, page: Path, site: Path, searches: Mapping[str, Path]
+) -> list[str]:
+    """Search from a page as a reader would, and return the faults.
+
+    Args:
+        chrome: A browser, on any page.
+        page: The page to search from.
+        site: The folder that requests must stay in.
+        searches: The page that each search must show first.
+    """
+    found = []
+    for term, answer in searches.items():
+        chrome.get(page.as_uri())
+        shape = {"width": WIDTHS["wide"], "height": 900, "deviceScaleFactor": 1, "mobile": False}
+        chrome.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", shape)
+        box = chrome.find_element(By.CSS_SELECTOR, "input.md-search__input")
+        box.click()
+        box.send_keys(term)
+        try:
+            WebDriverWait(chrome, TIMEOUT).until(lambda c, answer=answer: _first_result(c) == answer)
+        except TimeoutException:
+            found.append(f"searching for {term!r} shows {_first_result(chrome)} first, not {answer}")
     return [*found, *console_messages(chrome), *stray_requests(chrome, site)]
+
+
+def _first_result(chrome: webdriver.Chrome) -> Path | None:
+    """Return the file of the first result of a search; None as long as there is none."""
+    script = "return document.querySelector('a.md-search-result__link')?.href"
+    address = chrome.execute_script(script)
+    return None if address is None else Path(unquote(urlsplit(address).path))
 
 
 def pages_of(site: Path) -> list[Path]:
@@ -167,10 +176,15 @@ def check(site: Path, pages: Sequence[Path]) -> dict[str, list[str]]:
 
 
 def check_search(site: Path) -> dict[str, list[str]]:
-    """Return the faults of the search, from a page at the top and from one in a folder."""
-    pages = [site / "index.html", next(page for page in pages_of(site) if page.parent != site)]
+    """Return the faults of the search, from a page at the top and, with one search, from one in a folder."""
+    listed = yaml.safe_load(SEARCHES.read_text(encoding="utf-8"))
+    all_of = {term: (site / page).with_suffix(".html") for page, terms in listed.items() for term in terms}
+    inner = next(page for page in pages_of(site) if page.parent != site)
+    tries = {site / "index.html": all_of, inner: dict([*all_of.items()][:1])}
     with browser() as chrome:
-        return {f"search from {page.name}": find_search_faults(chrome, page, site) for page in pages}
+        return {
+            f"search from {page.name}": find_search_faults(chrome, page, site, of) for page, of in tries.items()
+        }
 
 
 def main() -> None:

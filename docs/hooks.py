@@ -30,10 +30,9 @@ if TYPE_CHECKING:
     from mkdocs.structure.files import Files
     from mkdocs.structure.pages import Page
 
-_BOOSTS = {"api/": 0.1, "commands.md": 0.3}
-"""Weight in the search of pages that mention every word, by how their paths begin; that of a guide is 1."""
-_UNRENDERED = "(`scripts/docs --serve` renders this page.)\n\n"
-"""Note in pages with docstrings, for readers of their sources."""
+_BOOSTS = {"api/": 0.001, "commands.md": 0.3}
+"""Weight in the search of pages that mention every word, by how their paths begin; that of a guide is 1. With more
+weight, names of the API would come before the guides that explain them."""
 
 
 def table_1() -> str:
@@ -58,10 +57,10 @@ def on_config(config: MkDocsConfig) -> None:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:  # noqa: ARG001
-    """Insert Table 1 of the paper, leave out the note for readers of the sources, and describe the page."""
+    """Insert Table 1 of the paper, and describe the page."""
     if page is not None:
         page.meta.setdefault("description", sections.summary(page.file.src_uri).replace("`", ""))
-    return markdown.replace("<!-- table: 1 -->", table_1()).replace(_UNRENDERED, "")
+    return markdown.replace("<!-- table: 1 -->", table_1())
 
 
 def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:  # noqa: ARG001
@@ -75,6 +74,7 @@ def on_env(env: Environment, config: MkDocsConfig, files: Files) -> None:  # noq
     for page in pages:
         boost = next((boost for path, boost in _BOOSTS.items() if page.file.src_uri.startswith(path)), 1)
         page.meta.setdefault("search", {"boost": boost})
+        page.meta.setdefault("tags", sections.searches().get(page.file.src_uri, []))
     from mkdocs.structure.files import File
 
     overview = twins.overview(config.site_name, config.site_description or "", _in_order(pages))

@@ -15,7 +15,7 @@ def summary(_: str) -> str:
     modules: dict[str, list[type]] = {}
     for name in interface.__all__:
         thing = getattr(interface, name)
-        if inspect.isclass(thing):
+        if inspect.isclass(thing) and not issubclass(thing, Exception):
             modules.setdefault(thing.__module__.rpartition(".")[2], []).append(thing)
     parts = (part for module in modules for thing in modules[module] for part in _class(thing))
     return "\n" + "\n".join(parts) + "\n"
@@ -31,10 +31,11 @@ def _class(thing: type) -> Iterator[str]:
 
 def _fields(thing: type) -> Iterator[str]:
     for name, kind in inspect.get_annotations(thing).items():
-        if not name.startswith("_") and name != "model_config":
+        # The settings of models and trainers stand on their own pages.
+        if not name.startswith("_") and name not in {"model_config", *getattr(thing, "model_fields", ())}:
             shown = kind if isinstance(kind, str) else inspect.formatannotation(kind)
             about = re.search(rf"^    {name}: (.*(?:\n {{8}}.*)*)", inspect.getdoc(thing) or "", re.MULTILINE)
-            yield f"- `{name}: {_short(shown)}`" + (f": {_sentence(about[1])}" if about else "")
+            yield f"- `{name}`: {_clause(about[1])}" if about else f"- `{name}: {_short(shown)}`"
 
 
 def _methods(thing: type) -> Iterator[str]:
@@ -43,11 +44,13 @@ def _methods(thing: type) -> Iterator[str]:
         if name.startswith("_") and name != "__call__":
             continue
         if isinstance(method, property):
-            yield f"- `{name}`: {_sentence(_first_paragraph(method))}"
+            yield f"- `{name}`: {_clause(_first_paragraph(method))}"
         elif inspect.isfunction(method) and method.__module__ == thing.__module__ and inspect.getdoc(method):
-            signature = str(inspect.signature(method)).replace("'", "")
-            arguments = _short(re.sub(r"\((?:self|cls)(?:, )?", "(", signature, count=1))
-            yield f"- `{name}{arguments}`: {_sentence(_first_paragraph(method))}"
+            signature = inspect.signature(method)
+            names = ", ".join(each for each in signature.parameters if each not in ("self", "cls"))
+            result = _short(inspect.formatannotation(signature.return_annotation)).strip("'")
+            shown = f"{name}({names})" + (f" -> {result}" if result != "None" else "")
+            yield f"- `{shown}`: {_clause(_first_paragraph(method))}"
 
 
 def _first_paragraph(thing: object) -> str:
@@ -59,13 +62,11 @@ def _plain(text: str) -> str:
     return re.sub(r"\[([^]]+)\]\[[^]]*\]", r"\1", " ".join(text.split()))
 
 
-def _sentence(text: str) -> str:
-    """Return the first sentence of a part of a docstring."""
-    return re.split(r"(?<=\.) (?=[A-Z`])", _plain(text), maxsplit=1)[0]
+def _clause(text: str) -> str:
+    """Return the first sentence of a part of a docstring, up to a semicolon."""
+    return re.split(r"(?<=\.) (?=[A-Z`])|; ", _plain(text), maxsplit=1)[0].rstrip(".") + "."
 
 
 def _short(annotation: str) -> str:
-    """Return an annotation without the modules of its types, validators, and functions that are defaults."""
-    text = re.sub(r"<function .*? at 0x[0-9a-f]+>", "...", annotation)
-    text = re.sub(r"Annotated\[(.*), \w+\([^()]*\)\]", r"\1", text)
-    return re.sub(r"\b(?:[a-z_]+\.)+(?=[A-Za-z])", "", text)
+    """Return an annotation without the modules of its types."""
+    return re.sub(r"\b(?:[a-z_]+\.)+(?=[A-Za-z])", "", annotation)

@@ -20,6 +20,13 @@ def summaries() -> Mapping[str, str]:
     return found
 
 
+@cache
+def searches() -> Mapping[str, list[str]]:
+    """Return what readers search for, by the path in `docs/` of the page that answers it."""
+    found: dict[str, list[str]] = yaml.safe_load((DOCS / "data" / "searches.yaml").read_text(encoding="utf-8"))
+    return found
+
+
 def summary(page: str) -> str:
     """Return the summary of a page.
 

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from mkdocs.structure.pages import Page
 
-_DOCSTRING = re.compile(r"^::: (\S+)(?:\n +.+)*", re.MULTILINE)
 _REFERENCE = re.compile(r"(\]\((?:\.\./)?api/[\w-]+)\.md")
 
 
@@ -17,8 +16,7 @@ def markdown(page: Page) -> str | None:
     """Return the Markdown of a page without its comments; None for the reference, which has only docstrings."""
     if page.file.src_uri.startswith("api/"):
         return None
-    text = page.markdown or ""
-    text = _REFERENCE.sub(r"\1.html", _DOCSTRING.sub(r"The docstring of `\1` stands here on the site.", text))
+    text = _REFERENCE.sub(r"\1.html", page.markdown or "")
     return re.sub(r"<!--.*?-->\n?", "", text, flags=re.DOTALL)
 
 

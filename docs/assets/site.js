@@ -7,12 +7,22 @@ document.addEventListener("DOMContentLoaded", () => {
     ],
     throwOnError: false,
   });
-  // Where a page shows source, it is there to be read.
-  for (const source of document.querySelectorAll("details.mkdocstrings-source")) source.open = true;
+  reveal();
   for (const table of document.querySelectorAll(".md-typeset table:not([class])")) prepare(table);
   new ResizeObserver(fit).observe(document.querySelector("article"));
   document.fonts.ready.then(fit);
 });
+
+// Members of a class are folded; a link to one opens them.
+function reveal() {
+  const member = document.getElementById(decodeURIComponent(location.hash.slice(1)));
+  const fold = member?.closest("details:not([open])");
+  if (!fold) return;
+  fold.open = true;
+  reveal();
+  member.scrollIntoView();
+}
+addEventListener("hashchange", reveal);
 
 // Each cell gets the name of its column, which shows when the table is folded.
 function prepare(table) {

@@ -10,6 +10,7 @@ sections = load(ROOT / "docs" / "hooks.py").sections
 def test_each_page_has_a_summary_and_each_summary_a_page():
     pages = {path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").rglob("*.md")}
     assert pages == sections.summaries().keys()
+    assert pages >= sections.searches().keys()
     assert all(text.endswith(".") and "\n" not in text for text in sections.summaries().values())
 
 
