@@ -251,7 +251,7 @@ def vllm() -> str:
     data = _data("vllm_forecast")
     head = (
         "drafter",
-        "expected: drafts / drafted / accepted",
+        "expected drafts/drafted/accepted",
         "vLLM's counters",
         "expected by position",
         "in vLLM",
@@ -273,7 +273,7 @@ def _counted(found: dict[str, Any] | None) -> tuple[str, str]:
     if found is None:
         return "–", "–"
     rates = " ".join(f"{accepted / found['drafts']:.2f}" for accepted in found["accepted"])
-    return f"{found['drafts']} / {found['draft_tokens']} / {sum(found['accepted'])}", rates
+    return f"{found['drafts']}/{found['draft_tokens']}/{sum(found['accepted'])}", rates
 
 
 # --- on a GPU --------------------------------------------------------------------------------------------------
