@@ -129,8 +129,6 @@ def front(folder: str = "") -> str:
 
 def engines() -> str:
     """Return the speed of each engine in all configurations, a table for each temperature and batch size."""
-    if not (DATA / "vs_engines.json").exists():
-        return "The comparison has not been measured on a quiet machine yet.\n"
     kinds: dict[tuple[str, int], list[tuple[str, ...]]] = {}
     versions: dict[str, str] = {}
     for group in _data("vs_engines")["rows"]:
@@ -141,11 +139,12 @@ def engines() -> str:
         equal = (_equal_texts(group, *name) for name in found)
         rows += [(label, *row, texts) for row, texts in zip(_compared(found), equal, strict=True)]
     head = ("target", "engine", *_HEAD, "equal texts")
-    gammas, ngrams = (
-        " or ".join(map(str, _data("vs_engines")["settings"][name])) for name in ("gammas", "ngrams")
-    )
+    settings = _data("vs_engines")["settings"]
+    gammas, ngrams = (", ".join(map(str, settings[name])) for name in ("gammas", "ngrams"))
+    fastest = "the fastest of " * (len(settings["gammas"]) > 1 or len(settings["ngrams"]) > 1)
     texts = [
-        f"{table(head, rows)}\nT = {temperature}, {_decoded(batch_size)}; γ = {gammas}, n-grams of {ngrams}.\n"
+        f"{table(head, rows)}\n"
+        f"T = {temperature}, {_decoded(batch_size)}; {fastest}γ = {gammas}, n-grams of {ngrams}.\n"
         for (temperature, batch_size), rows in kinds.items()
     ]
     named = [f"{name} {re.split('[+-]', version)[0]}" for name, version in sorted(versions.items())]
