@@ -61,10 +61,6 @@ class MtpHead(StateHead):
         self.lm_head = nn.Linear(size, vocab, bias=False, device="meta")
         self.rotary_emb = Qwen3RotaryEmbedding(self.config)
 
-    def combine(self, states: Tensor) -> Tensor:
-        """See `StateHead.combine`: the target's as it is."""
-        return states
-
     def run(
         self, embedded: Tensor, states: Tensor, masks: Mapping[str, Any], **keywords: Any
     ) -> tuple[Tensor, Tensor]:

@@ -108,10 +108,8 @@ class DatastoreConfig(MatchingConfig):
 
     @model_validator(mode="after")
     def _check_corpus(self) -> Self:
-        if (self.text is None) == (self.ids is None):
-            given = "neither" if self.text is None else "both"
-            raise ValueError(f"give either 'text' (a text to search) or 'ids' (a file of token ids); got {given}")
-        if self.ids is not None and self.max_bytes is not None:
+        source = _only_source(self, text="a text to search", ids="a file of token ids")
+        if source == "ids" and self.max_bytes is not None:
             raise ValueError("'max_bytes' applies to 'text', not to 'ids'")
         return self
 

@@ -35,13 +35,6 @@ class _Mode:
         ),
     ] = None
 
-    def check(self) -> None:
-        """Reject options that exclude each other."""
-        if self.machine and self.record is None:
-            raise ConfigError("--machine: a study that runs is timed here. Give --record too, or leave it out.")
-        if self.forecast is not None and self.record is not None:
-            raise ConfigError("--forecast: a replay is a forecast. Leave it out, or --record.")
-
 
 @grouped
 def compare(
@@ -79,7 +72,10 @@ def compare(
     specdec compare study.yaml --set deploy=vllm --output results
     ```
     """
-    mode.check()
+    if mode.machine and mode.record is None:
+        raise ConfigError("--machine: a study that runs is timed here. Give --record too, or leave it out.")
+    if mode.forecast is not None and mode.record is not None:
+        raise ConfigError("--forecast: a replay is a forecast. Leave it out, or --record.")
     loaded = how.load(study)
     with shown_progress(quiet=how.quiet, loads=False) as progress:
         if mode.record is None:

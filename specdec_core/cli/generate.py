@@ -338,19 +338,15 @@ _LOOKS: dict[Fate, tuple[str, str]] = {
 """The style of each token, and its mark where there are no colors."""
 
 
-def fates(report: StepReport, row: int = 0) -> Iterator[tuple[int, Fate]]:
-    """Yield the tokens of a step in the order of Figure 1, each with its fate.
+def fates(report: StepReport) -> Iterator[tuple[int, Fate]]:
+    """Yield the tokens of a step of one sequence in the order of Figure 1, each with its fate.
 
     Tokens drafted after a rejected one were never verified and are left out. Where a tree is left, all tokens that
     were drafted there are rejected ones.
-
-    Args:
-        report: The step.
-        row: The sequence.
     """
-    for token, origin in zip(report.outcome.committed[row], report.origins[row], strict=True):
+    for token, origin in zip(report.outcome.committed[0], report.origins[0], strict=True):
         if origin == "recovered":
-            yield from ((other, "rejected") for other in report.rejected_tokens[row])
+            yield from ((other, "rejected") for other in report.rejected_tokens[0])
         yield token, origin
 
 

@@ -181,28 +181,20 @@ def divergence(
     ```
     """
     # Imports numpy, which no other command but those with models needs.
-    from specdec_core.theory.divergence import (
-        acceptance_rate,
-        greedy_acceptance_rate,
-        lenient_acceptance_rate,
-        lenient_deviation,
-        lenient_distribution,
-        lk_divergence,
-        rejection_acceptance_rate,
-    )
+    from specdec_core.theory import divergence as theory
 
     with as_config_error():
         p_x, q_x = read_numbers("--p", p, float), read_numbers("--q", q, float)
         facts = {
-            "lk_divergence": float(lk_divergence(p_x, q_x)),
-            "acceptance_rate": float(acceptance_rate(p_x, q_x)),
+            "lk_divergence": float(theory.lk_divergence(p_x, q_x)),
+            "acceptance_rate": float(theory.acceptance_rate(p_x, q_x)),
             "lenience": lenience,
-            "lenient_acceptance_rate": float(lenient_acceptance_rate(p_x, q_x, lenience)),
-            "lenient_deviation": float(lenient_deviation(p_x, q_x, lenience)),
-            "greedy_acceptance_rate": float(greedy_acceptance_rate(p_x, q_x, lenience)),
-            "rejection_acceptance_rate": float(rejection_acceptance_rate(p_x, q_x)),
+            "lenient_acceptance_rate": float(theory.lenient_acceptance_rate(p_x, q_x, lenience)),
+            "lenient_deviation": float(theory.lenient_deviation(p_x, q_x, lenience)),
+            "greedy_acceptance_rate": float(theory.greedy_acceptance_rate(p_x, q_x, lenience)),
+            "rejection_acceptance_rate": float(theory.rejection_acceptance_rate(p_x, q_x)),
         }
-        output = [float(x) for x in lenient_distribution(p_x, q_x, lenience)]
+        output = [float(x) for x in theory.lenient_distribution(p_x, q_x, lenience)]
     if as_json:
         print_json({**facts, "output_distribution": output})
         return

@@ -82,7 +82,9 @@ def tune(
         replayed = replay(record, chosen, output=stored[0], fresh=fresh, ray=pool, progress=progress)
         finalists = {task.name: _fastest(replayed, task.name, best) for task in chosen.tasks}
         live = compare(_only(chosen, finalists), stored[1], fresh=fresh, ray=pool, progress=progress)
-    winners = {name: _winner(live, name) for name in finalists}
+    # Where the verdict can rank no run, the one with the highest speed-up wins.
+    ranked = {name: fastest([row for row in live.rows if row.task == name]) for name in finalists}
+    winners = {name: runs[0].name if runs else _fastest(live, name, 1)[0] for name, runs in ranked.items()}
     data = _winning_study(study, winners)
     if output is None:
         return Tuning(replayed, live, data)
@@ -101,12 +103,6 @@ def _fastest(found: Comparison, task: str | None, count: int) -> list[str]:
     if not ranked:
         raise ConfigError("\n".join((f"{task or 'the study'}: no run has a speed-up.", *found.errors)))
     return [row["name"] for row in sorted(ranked, key=lambda row: -row["speedup"])[:count]]
-
-
-def _winner(live: Comparison, task: str | None) -> str:
-    """Return the run that the verdict names first; where it can rank none, the one with the highest speed-up."""
-    ranked = fastest([row for row in live.rows if row.task == task])
-    return ranked[0].name if ranked else _fastest(live, task, 1)[0]
 
 
 def _only(study: Study, names: Mapping[str | None, Sequence[str]]) -> Study:

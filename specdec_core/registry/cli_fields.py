@@ -117,8 +117,9 @@ def _collect(found: CliField, annotation: Any) -> None:
     elif annotation in _SCALARS:
         found.types.append(annotation)
     else:
+        name = annotation.__name__ if isinstance(annotation, type) else str(annotation).replace("typing.", "")
         raise TypeError(
-            f"setting {found.name!r} is {_type_name(annotation)}, which cannot be a command-line option; a "
+            f"setting {found.name!r} is {name}, which cannot be a command-line option; a "
             "trainer's settings must be flat: bool, int, float, str, Path, Literal, Enum, any of these or None, "
             "or tuple[X, ...] of them"
         )
@@ -133,7 +134,3 @@ def _bounds(metadata: Iterable[Any]) -> list[str]:
         for key, words in _BOUNDS.items()
         if (value := getattr(each, key, None)) is not None
     ]
-
-
-def _type_name(annotation: Any) -> str:
-    return annotation.__name__ if isinstance(annotation, type) else str(annotation).replace("typing.", "")

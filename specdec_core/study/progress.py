@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from html import escape
-from types import TracebackType
 from typing import Any, Self
 
 from rich.console import Console
@@ -63,11 +62,9 @@ class TerminalProgress:
         self._bar.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._bar.stop()
-        if error is None:
+        if kind is None:
             self._end_stage()
 
     def stage(self, what: str, total: float | None = None) -> None:
@@ -122,9 +119,7 @@ class NotebookProgress:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._shown.update(_Html(""))
 
     def stage(self, what: str, total: float | None = None) -> None:

@@ -219,9 +219,10 @@ def check_weights(
     missing = sorted(own.keys() - tensors.keys() - set(optional))
     unknown = sorted(tensors.keys() - own.keys())
     if missing or unknown:
+        lacks, has = (", ".join(names) or "none" for names in (missing, unknown))
         raise ModelError(
-            f"drafter {drafter!r}: {model} lacks the weights {_listed(missing)} and has {_listed(unknown)}, which "
-            "its config.json does not ask for. Copy the checkpoint again, or use the specdec that supports it."
+            f"drafter {drafter!r}: {model} lacks the weights {lacks} and has {has}, which its "
+            " config.json does not ask for. Copy the checkpoint again, or use the specdec that supports it."
         )
     for name, tensor in tensors.items():
         if tensor.shape != own[name].shape:
@@ -264,10 +265,6 @@ def beside(head: H, embeddings: Tensor) -> H:
     return head
 
 
-def _listed(names: Sequence[str]) -> str:
-    return ", ".join(names) or "none"
-
-
 FULL, SLIDING = "full_attention", "sliding_attention"
 _MASKS = {FULL: create_causal_mask, SLIDING: create_sliding_window_causal_mask}
 
@@ -290,9 +287,9 @@ class StateHead(DraftHead):
         super().__init__()
         self.mask_hidden: nn.Parameter | None = None
 
-    @abstractmethod
     def combine(self, states: Tensor) -> Tensor:
         """Return the state that the head reads, `[..., D]`, from the target's, those of all layers in turn."""
+        return states
 
     @abstractmethod
     def run(

@@ -157,18 +157,15 @@ class Scores:
         """Expected tokens per target forward pass with drafts of k tokens: 1 plus the accepted draft tokens."""
         return 1 + sum(self.accepted_up_to)
 
-    @property
-    def run_alpha(self) -> float:
-        """The accepted share of the verified tokens with drafts of k tokens: the acceptance rate that a run shows.
+    def point(self) -> dict[str, float]:
+        """Return the values for a point of the learning curve: over all depths, and at each.
 
-        Depth i is verified if all depths before it were accepted.
+        `alpha` is the accepted share of the verified tokens of drafts of k tokens, the acceptance rate that a run
+        shows: depth i is verified if all depths before it were accepted.
         """
         accepted = self.accepted_up_to
-        return sum(accepted) / (1 + sum(accepted[:-1]))
-
-    def point(self) -> dict[str, float]:
-        """Return the values for a point of the learning curve: over all depths, and at each."""
-        values = {"alpha": self.run_alpha, "block_efficiency": self.block_efficiency}
+        alpha = sum(accepted) / (1 + sum(accepted[:-1]))
+        values = {"alpha": alpha, "block_efficiency": self.block_efficiency}
         for name, each in (("alpha", self.alpha), ("greedy_alpha", self.greedy_alpha)):
             values |= {f"{name}_{depth}": value for depth, value in enumerate(each, start=1)}
         return values

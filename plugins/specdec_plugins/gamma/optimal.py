@@ -68,19 +68,16 @@ class OptimalGammaConfig(PluginConfig):
         if given not in (["measured"], ["alpha", "c"], ["alpha", "c", "verify_cost"]):
             names = " and ".join(repr(name) for name in given) or "none of them"
             raise ValueError(f"give 'alpha' and 'c' (and 'verify_cost' if known), or 'measured'; got {names}")
-        if self.verify_cost is not None and not _is_relative(self.verify_cost):
+        times = self.verify_cost
+        if times is not None and not (times[:1] == (1,) and all(0 < time < math.inf for time in times)):
             raise ValueError(
                 "verify_cost is T(k) / T(0) for k = 0, 1, ...: 1, then numbers above 0; got "
-                f"{list(self.verify_cost)}. Divide all by the first"
+                f"{list(times)}. Divide all by the first"
             )
         for name in ("drafter", "temperature"):
             if self.measured is None and getattr(self, name) != type(self).model_fields[name].default:
                 raise ValueError(f"{name!r} selects from 'measured'; give 'measured' too, or remove it")
         return self
-
-
-def _is_relative(times: tuple[float, ...]) -> bool:
-    return times[:1] == (1,) and all(0 < time < math.inf for time in times)
 
 
 def _steps(measurement: Measurement, file: Path, choice: Mapping[str, Any]) -> dict[str, Any]:

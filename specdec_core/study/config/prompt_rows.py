@@ -133,9 +133,8 @@ def _json_row(where: str, number: int, line: str) -> Row:
         entry = json.loads(line.rstrip())  # without the newline, errors at the end have the right column
     except json.JSONDecodeError as error:
         problem = f":{error.colno}: invalid JSON: {error.msg}; expected one object per line."
-    else:
-        return _object_row(where, number, entry)
-    return Row(where, number, problem=problem)
+        return Row(where, number, problem=problem)
+    return _object_row(where, number, entry)
 
 
 def _object_row(where: str, number: int, entry: Any) -> Row:

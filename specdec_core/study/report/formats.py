@@ -81,7 +81,7 @@ def visible(text: str) -> str:
 
     Newlines and tabs stay.
     """
-    return _UNSAFE.sub(_escape, text)
+    return _UNSAFE.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
 def visible_line(text: str) -> str:
@@ -117,10 +117,6 @@ def wrapped(text: str, width: int, indent: str = "") -> str:
     whole = re.sub("`[^`]*`", lambda quoted: quoted[0].replace(" ", "\0"), text)
     wrapper = textwrap.TextWrapper(width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
     return wrapper.fill(whole).replace("\0", " ")
-
-
-def _escape(found: re.Match[str]) -> str:
-    return found[0].encode("unicode_escape").decode()
 
 
 def _escape_utf16(found: re.Match[str]) -> str:

@@ -93,16 +93,12 @@ class Worker:
 
 
 _chosen: ContextVar[Worker | None] = ContextVar("worker", default=None)
+_of_process = cache(Worker)
 
 
 def worker() -> Worker:
     """Return the worker of the job that runs: that of its process, unless `working_here` sets another."""
     return _chosen.get() or _of_process()
-
-
-@cache
-def _of_process() -> Worker:
-    return Worker()
 
 
 @contextmanager
