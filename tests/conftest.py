@@ -81,6 +81,14 @@ def device(request: pytest.FixtureRequest) -> str:
     return str(request.config.getoption("--device")).removesuffix(":simulated")
 
 
+@pytest.fixture(scope="module")
+def target(device: str) -> object:
+    """Return the target whose continuations `tests.lossless` enumerates."""
+    from tests.lossless import small_target
+
+    return small_target(device)
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _compiled(request: pytest.FixtureRequest) -> Iterator[None]:
     kind = request.config.getoption("--compile")

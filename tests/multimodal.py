@@ -7,20 +7,13 @@ import torch
 import transformers
 
 from specdec_core.testing.harness.tiny_target import random_model
+from tests import tiny
 
 VOCAB = 40
 IMAGE = VOCAB - 1
 """The id of a placeholder."""
 IDS = {"vocab_size": VOCAB, "bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 0, "tie_word_embeddings": False}
-SIZES = {
-    "hidden_size": 32,
-    "intermediate_size": 48,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 8,
-    "max_position_embeddings": 128,
-}
+SIZES = tiny.SIZES | {"head_dim": 8, "max_position_embeddings": 128}
 _TEXT = SIZES | IDS
 _VISION = {
     "hidden_size": 32,

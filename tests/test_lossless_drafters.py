@@ -16,17 +16,12 @@ from specdec_core.interface import BestFirstTree, TokenTree
 from specdec_core.interface.errors import PluginWarning
 from specdec_core.interface.settings import SamplingSettings
 from tests.catalogue import DRAFTERS, REMEMBERING, Catalogue, plugin_of
-from tests.lossless import SETTINGS, doubled_p_value, enumerate_continuations, small_target
+from tests.lossless import SETTINGS, doubled_p_value, enumerate_continuations
 from tests.pairwise import pairwise, some
 from tests.toys import Gamma
 
 MIXED = SamplingSettings(temperature=0.7, top_p=0.6)
 LENGTH = 4
-
-
-@pytest.fixture(scope="module")
-def target(device):
-    return small_target(device)
 
 
 @pytest.fixture(scope="module")

@@ -11,15 +11,15 @@ DECODER_ONLY = ("gpt2", "llama", "qwen3", "mistral", "gemma3")
 ENCODER_DECODER = ("t5", "bart")
 FAMILIES = DECODER_ONLY + ENCODER_DECODER
 
-_ROPE = {
+SIZES = {
     "hidden_size": 32,
     "intermediate_size": 48,
     "num_hidden_layers": 2,
     "num_attention_heads": 4,
     "num_key_value_heads": 2,
-    "head_dim": 8,
     "max_position_embeddings": 256,
 }
+_ROPE = SIZES | {"head_dim": 8}
 
 _SIDE = {"layers": 2, "attention_heads": 4, "ffn_dim": 48}
 BOTH_SIDES = {f"{side}_{what}": size for side in ("encoder", "decoder") for what, size in _SIDE.items()}

@@ -24,11 +24,6 @@ TOYS = {
 COUNT = 4000
 
 
-@pytest.fixture(scope="module")
-def target(device):
-    return small_target(device)
-
-
 def check(decoder, expected, count=COUNT, prompt=PROMPT):
     assert doubled_p_value(decoder, expected, count, count // 4, prompt) > 1e-4
 

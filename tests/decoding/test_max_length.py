@@ -36,11 +36,6 @@ class Short(TableDrafter):
         return super().logits(prefix)
 
 
-@pytest.fixture(scope="module")
-def target(device):
-    return small_target(device)
-
-
 def asked_by_step(decoder, prompts, length):
     trace = TraceObserver()
     settings = GenerationSettings(max_new_tokens=length, ignore_eos=True)

@@ -23,11 +23,6 @@ OURS = {
 }
 
 
-@pytest.fixture(scope="module")
-def target(device):
-    return small_target(device)
-
-
 def plugins(target):
     """Return drafters and controllers: a line, a tree, a hierarchy."""
     table = TableDrafter(VOCAB)

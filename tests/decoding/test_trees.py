@@ -14,7 +14,7 @@ from specdec_core.interface.errors import PluginWarning
 from specdec_core.interface.settings import SamplingSettings
 from specdec_core.sampling.generators import RowGenerators
 from specdec_core.sampling.logits import LogitsToProbs
-from tests.lossless import SETTINGS, VOCAB, doubled_p_value, enumerate_continuations, small_target
+from tests.lossless import SETTINGS, VOCAB, doubled_p_value, enumerate_continuations
 from tests.pairwise import some
 from tests.toys import CountingDrafter, Gamma, TableDrafter
 
@@ -24,11 +24,6 @@ SHAPES = {
     "uneven": TokenTree((-1, -1, -1, 0, 0, 1, 3)),
     "best-first": BestFirstTree((3, 3, 1)),
 }
-
-
-@pytest.fixture(scope="module")
-def target(device):
-    return small_target(device)
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,7 @@ from specdec_core.verification import dense, density
 from specdec_drafters.chain import ChainDrafter
 from specdec_drafters.settings import ChainConfig
 from tests.drafters.chains import V, chain
-from tests.lossless import VOCAB, small_target
+from tests.lossless import VOCAB
 from tests.toys import NO_CONFIG, Gamma, TableDrafter, target_info
 
 INFO = SessionInfo(batch_size=2, vocab_size=V, capacity=64, max_gamma=4, device="cpu")
@@ -276,11 +276,6 @@ def test_the_first_step_of_a_request_has_a_draft(target):
     assert steps[0] == (2, 2)
     assert looking.budgets, "it is asked once the target has read the prompts"
     assert len(looking.budgets) == sum(any(drafted) for drafted in steps[1:])
-
-
-@pytest.fixture(scope="module")
-def target(device):
-    return small_target(device)
 
 
 @pytest.mark.parametrize(

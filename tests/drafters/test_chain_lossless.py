@@ -1,19 +1,12 @@
 """The chain in the decoding loop: whoever drafted, the text is the target's."""
 
-import pytest
-
 from specdec_core.decoding.decoder import Decoder
 from specdec_core.decoding.observers import TraceObserver
 from specdec_core.interface.settings import GenerationSettings, SamplingSettings
 from specdec_drafters import chain as chain_module
 from tests.drafters.chains import chain
-from tests.lossless import VOCAB, doubled_p_value, enumerate_continuations, p_value, sample, small_target
+from tests.lossless import VOCAB, doubled_p_value, enumerate_continuations, p_value, sample
 from tests.toys import CountingDrafter, Gamma, TableDrafter
-
-
-@pytest.fixture(scope="module")
-def target(device):
-    return small_target(device)
 
 
 def test_argmax_drafts_of_a_model_may_be_replaced_for_a_sampling_target(target):

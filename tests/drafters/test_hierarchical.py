@@ -16,16 +16,11 @@ from specdec_drafters.hierarchical import HierarchicalDrafter
 from specdec_drafters.settings import HierarchicalConfig, TransformerConfig
 from specdec_drafters.transformer import TransformerDrafter
 from tests.drafters.hierarchies import Builder, hierarchy
-from tests.lossless import SETTINGS, VOCAB, doubled_p_value, enumerate_continuations, p_value, sample, small_target
+from tests.lossless import SETTINGS, VOCAB, doubled_p_value, enumerate_continuations, p_value, sample
 from tests.tiny import tiny_model
 from tests.toys import CountingDrafter, Gamma, TableDrafter
 
 PROMPTS = [[2, 3, 5, 2, 3], [4], [5, 5, 4, 3, 2, 0, 2, 3, 4, 4]]
-
-
-@pytest.fixture(scope="module")
-def target(device):
-    return small_target(device)
 
 
 @pytest.fixture(scope="module")

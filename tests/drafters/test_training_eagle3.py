@@ -26,7 +26,7 @@ from specdec_drafters.settings import Eagle3Config, Eagle3TrainerConfig
 from specdec_drafters.training.losses import distillation, overlap
 from specdec_drafters.training.rows import pad_rows
 from tests.drafters.support import SeededRequest, info_for
-from tests.drafters.training.support import Recorder, short_training
+from tests.drafters.training.support import Recorder, short_configs
 from tests.toys import Gamma
 
 V, K = 40, 3
@@ -36,22 +36,8 @@ PROMPTS = [1, 3, 1]
 IDS = torch.arange(1, V, 2)
 
 
-@pytest.fixture
-def config_for(targets, tmp_path):
-    """Return the config of a short training, changed as wanted."""
-
-    def config_for(family="llama", **changes):
-        given = {
-            **short_training(targets(family), tmp_path),
-            "output": tmp_path / "out",
-            "unrolled": K,
-            "aux_layers": LAYERS,
-            "learning_rate": 1e-2,
-            "saved_as": "float32",
-        }
-        return Eagle3TrainerConfig(**{**given, **changes})
-
-    return config_for
+SETTINGS = {"unrolled": K, "aux_layers": LAYERS, "learning_rate": 1e-2, "saved_as": "float32"}
+config_for = short_configs(Eagle3TrainerConfig, "out", **SETTINGS)
 
 
 def head_for(target, seed=0, **kind):

@@ -20,7 +20,7 @@ from specdec_drafters.early_exit.drafter import (
 from specdec_drafters.early_exit.trainer import EarlyExitTrainer
 from specdec_drafters.settings import EarlyExitConfig, EarlyExitTrainerConfig
 from specdec_drafters.training.sources import gather
-from tests.drafters.training.support import Recorder, saved_targets, short_training
+from tests.drafters.training.support import Recorder, saved_targets, short_configs
 from tests.toys import Gamma
 
 LAYERS = {"llama": "num_hidden_layers", "t5": "num_decoder_layers"}
@@ -34,18 +34,7 @@ def targets(tmp_path_factory):
     )
 
 
-@pytest.fixture
-def config_for(targets, tmp_path):
-    """Return the config of a short training, changed as wanted."""
-
-    def config_for(family="llama", **changes):
-        given = {
-            **short_training(targets(family), tmp_path),
-            "output": tmp_path / "out" / "early-exit.safetensors",
-        }
-        return EarlyExitTrainerConfig(**{**given, **changes})
-
-    return config_for
+config_for = short_configs(EarlyExitTrainerConfig, "out/early-exit.safetensors")
 
 
 @pytest.mark.slow

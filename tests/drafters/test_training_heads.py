@@ -23,7 +23,7 @@ from specdec_drafters.training.drafts import TargetReading, draft_scores, drafts
 from specdec_drafters.training.losses import cross_entropy, distillation, overlap
 from specdec_drafters.training.rows import Rows, pad_rows
 from specdec_drafters.training.sources import gather
-from tests.drafters.training.support import Recorder, short_training
+from tests.drafters.training.support import Recorder, short_configs
 from tests.toys import Gamma
 
 V, K = 40, 3
@@ -38,20 +38,7 @@ def moved(heads: Heads, scale: float = 0.5) -> Heads:
     return heads
 
 
-@pytest.fixture
-def config_for(targets, tmp_path):
-    """Return the config of a short training, changed as wanted."""
-
-    def config_for(family="gpt2", **changes):
-        given = {
-            **short_training(targets(family), tmp_path),
-            "output": tmp_path / "out" / "heads.safetensors",
-            "steps": 30,
-            "heads": K,
-        }
-        return HeadsTrainerConfig(**{**given, **changes})
-
-    return config_for
+config_for = short_configs(HeadsTrainerConfig, "out/heads.safetensors", "gpt2", steps=30, heads=K)
 
 
 # A reading of three ragged rows, the second with a prompt of two tokens, the third too short for a third head.

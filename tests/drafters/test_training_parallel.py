@@ -17,28 +17,14 @@ from specdec_drafters.settings import ParallelConfig, ParallelTrainerConfig
 from specdec_drafters.training.mask_layout import mask_layout, retained_lengths
 from specdec_drafters.training.rows import pad_rows
 from specdec_drafters.training.sources import gather
-from tests.drafters.training.support import Recorder, short_training
+from tests.drafters.training.support import Recorder, short_configs
 from tests.tiny import tiny_model
 from tests.toys import Gamma
 
 V, DEPTH = 40, 3
 
 
-@pytest.fixture
-def config_for(targets, tmp_path):
-    """Return the config of a short training, changed as wanted."""
-
-    def config_for(family="llama", **changes):
-        given = {
-            **short_training(targets(family), tmp_path),
-            "output": tmp_path / "out",
-            "depth": DEPTH,
-            "layers": 1,
-            "width": 32,
-        }
-        return ParallelTrainerConfig(**{**given, **changes})
-
-    return config_for
+config_for = short_configs(ParallelTrainerConfig, "out", depth=DEPTH, layers=1, width=32)
 
 
 @pytest.mark.parametrize("family", ["llama", "gpt2", "t5"])

@@ -35,15 +35,10 @@ from specdec_drafters.transformer import TransformerDrafter
 from specdec_drafters.translated.drafter import TranslatedDrafter
 from specdec_drafters.translated.shared import SharedTokens
 from tests.drafters.support import commit, info_for, request_for, rows_of
-from tests.lossless import SETTINGS, VOCAB, small_target
+from tests.lossless import SETTINGS, VOCAB
 from tests.spelled import OTHER_VOCAB, SHARED, other_tokenizer, target_tokenizer
 from tests.tiny import tiny_model
 from tests.toys import CountingDrafter, Gamma, TableDrafter
-
-
-@pytest.fixture(scope="module")
-def target(device):
-    return small_target(device)
 
 
 @pytest.fixture(scope="module")

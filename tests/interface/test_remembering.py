@@ -13,7 +13,7 @@ from specdec_drafters.hierarchical import HierarchicalDrafter
 from specdec_drafters.settings import HierarchicalConfig, TranslatedConfig
 from specdec_drafters.translated.drafter import TranslatedDrafter
 from tests.drafters.chains import chain
-from tests.lossless import VOCAB, small_target
+from tests.lossless import VOCAB
 from tests.spelled import target_tokenizer
 from tests.tiny import tiny_model
 from tests.toys import NO_CONFIG, CountingDrafter, Gamma, Noting, RememberingDrafter
@@ -21,11 +21,6 @@ from tests.toys import NO_CONFIG, CountingDrafter, Gamma, Noting, RememberingDra
 SETTINGS = GenerationSettings(max_new_tokens=16, ignore_eos=True)
 GREEDY = SamplingSettings(temperature=0)
 PROMPT = [2, 3, 5]
-
-
-@pytest.fixture(scope="module")
-def target(device):
-    return small_target(device)
 
 
 @pytest.fixture(scope="module")

@@ -12,14 +12,6 @@ from tests.toys import CountingDrafter
 
 VOCAB = 40
 _IDS = {"bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 0}
-_SIZES = {
-    "hidden_size": 32,
-    "intermediate_size": 48,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 256,
-}
 _DELTA = {
     "head_dim": 8,
     "linear_num_key_heads": 2,
@@ -198,7 +190,8 @@ _PURE = ("mamba", "mamba2", "falcon_mamba", "rwkv", "xlstm")
 def hybrid(name: str, vocab: int = VOCAB, sharpness: float = 4.0) -> Any:
     """Build a random model of a family whose next tokens depend on the whole text."""
     architecture, own = (FAMILIES | REFUSED | ATTENTION)[name]
-    sizes = {key: _SIZES[key] for key in ("hidden_size", "num_hidden_layers")} if name in _PURE else dict(_SIZES)
+    kept = ("hidden_size", "num_hidden_layers") if name in _PURE else tiny.SIZES
+    sizes = {key: tiny.SIZES[key] for key in kept}
     if name == "nemotron_h":
         del sizes["num_hidden_layers"]
     settings = {**sizes, **_IDS, **own, "vocab_size": vocab}

@@ -23,15 +23,8 @@ from tests.toys import CountingDrafter, Gamma, SparseDrafter
 
 WINDOW, SWITCH, LONGEST = 20, 24, 96
 IDS = {"vocab_size": 40, "bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 0}
-SIZES = {
-    "hidden_size": 32,
-    "intermediate_size": 48,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": LONGEST,
-    "initializer_range": 0.4,  # texts that vary
-}
+# Texts vary with such weights.
+SIZES = tiny.SIZES | {"max_position_embeddings": LONGEST, "initializer_range": 0.4}
 LONGROPE = {
     "rope_type": "longrope",
     "short_factor": [1.0] * 4,

@@ -8,7 +8,7 @@ import torch
 
 from specdec_core.interface import LAST_HIDDEN
 from specdec_core.models import ModelSession, wrap_model
-from tests.models.inputs import OTHERWISE, SOURCES, random_tokens
+from tests.models.inputs import OTHERWISE, SOURCES, random_tokens, run_otherwise
 from tests.tiny import ENCODER_DECODER, FAMILIES, tiny_model
 
 
@@ -25,14 +25,8 @@ def fresh_logits(loaded, row, source):
 @pytest.mark.parametrize("rows", [1, 3])
 @pytest.mark.parametrize("family", [*FAMILIES, *OTHERWISE])
 def test_ragged_steps_with_rollback_equal_fresh_forwards(family, rows, device):
-    family, _, kind = family.partition(" ")
-    # With few buckets, the last one, for all larger distances, is reached.
-    near = {"relative_attention_num_buckets": 8, "relative_attention_max_distance": 6} if kind == "near" else {}
-    model = tiny_model(family, **near).to(device)
-    if kind == "eager":
-        model.set_attn_implementation("eager")
-    loaded = wrap_model(model).row_by_row() if kind == "apart" else wrap_model(model)
-    sources = SOURCES[:rows] if family in ENCODER_DECODER else None
+    loaded, sources = run_otherwise(family, device)
+    sources = sources and sources[:rows]
     session = ModelSession(loaded, rows, 64, sources)
     prompts = [[0]] * rows if sources else [random_tokens(n, n) for n in (9, 4, 6)[:rows]]
     committed = [list(prompt) for prompt in prompts]

@@ -6,21 +6,12 @@ import torch
 from specdec_core.models import ModelSession, wrap_model
 from specdec_core.models.load.probe import probe_model, uncached_logits
 from specdec_core.models.run.cached_tree import CachedTree
-from tests.models.inputs import OTHERWISE, SOURCES, random_tokens
-from tests.tiny import ENCODER_DECODER, FAMILIES, tiny_model
+from tests.models.inputs import OTHERWISE, random_tokens, run_otherwise
+from tests.tiny import FAMILIES, tiny_model
 
 PARENTS = torch.tensor([[-1, -1, 0, 0, 1, 2, 5], [-1, 0, 1, 1, -1, -1, -1], [-1, -1, -1, -1, -1, -1, -1]])
 LENGTHS = (7, 4, 0)
 KEPT = ([0, 2, 5], [0, 1, 3], [])
-
-
-def loaded_model(family, device):
-    family, _, kind = family.partition(" ")
-    near = {"relative_attention_num_buckets": 8, "relative_attention_max_distance": 6} if kind == "near" else {}
-    model = tiny_model(family, **near).to(device)
-    if kind == "eager":
-        model.set_attn_implementation("eager")
-    return wrap_model(model), SOURCES if family in ENCODER_DECODER else None
 
 
 def path(row, node):
@@ -38,7 +29,7 @@ def close(logits, loaded, tokens, sources, row):
 
 @pytest.mark.parametrize("family", [*FAMILIES, *(one for one in OTHERWISE if "apart" not in one)])
 def test_the_logits_of_each_node_are_those_of_its_path(family, device):
-    loaded, sources = loaded_model(family, device)
+    loaded, sources = run_otherwise(family, device)
     rows = [[0]] * 3 if sources else [random_tokens(n, n) for n in (11, 3, 5)]
     nodes = torch.tensor([random_tokens(7, 30 + row) for row in range(3)])
     session = ModelSession(loaded, 3, 64, sources)
@@ -56,7 +47,7 @@ def test_the_logits_of_each_node_are_those_of_its_path(family, device):
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_tree_may_grow_by_levels_of_different_size(family, device):
-    loaded, sources = loaded_model(family, device)
+    loaded, sources = run_otherwise(family, device)
     rows = [[0, 7]] * 3 if sources else [random_tokens(n, n) for n in (8, 2, 5)]
     session = ModelSession(loaded, 3, 64, sources)
     session.forward(rows)
@@ -73,7 +64,7 @@ def test_a_tree_may_grow_by_levels_of_different_size(family, device):
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_tree_may_be_pruned_and_go_on(family, device):
-    loaded, sources = loaded_model(family, device)
+    loaded, sources = run_otherwise(family, device)
     rows = [[0]] * 3 if sources else [random_tokens(n, n) for n in (8, 2, 5)]
     session = ModelSession(loaded, 3, 64, sources)
     tokens = torch.tensor([[11, 12, 13, 14, 15]] * 3)
@@ -100,7 +91,7 @@ def test_a_tree_may_be_pruned_and_go_on(family, device):
 
 
 def test_a_rollback_forgets_the_tree(device):
-    loaded, _ = loaded_model("llama", device)
+    loaded, _ = run_otherwise("llama", device)
     session = ModelSession(loaded, 1, 32)
     session.forward([[5, 6]], torch.tensor([[7, 8]]), (2,), torch.tensor([[-1, -1]]))
     session.rollback([2])

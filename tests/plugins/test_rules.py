@@ -30,7 +30,7 @@ from specdec_plugins.rules.settings import (
     TypicalRuleConfig,
 )
 from tests.catalogue import Catalogue
-from tests.lossless import VOCAB, doubled_p_value, enumerate_continuations, p_value, sample, small_target
+from tests.lossless import VOCAB, doubled_p_value, enumerate_continuations, p_value, sample
 from tests.pairwise import some
 from tests.toys import Gamma, TableDrafter
 
@@ -204,11 +204,6 @@ def test_no_rule_accepts_what_the_sampling_settings_exclude():
 def test_exact_match_does_not_sample():
     with pytest.raises(PluginError, match="set temperature to 0"):
         EXACT.sample(Proposal.empty(1), torch.ones(1, 1, 2) / 2, None, torch.zeros(1, 1))
-
-
-@pytest.fixture(scope="module")
-def target(device):
-    return small_target(device)
 
 
 @pytest.fixture(scope="module")

@@ -7,16 +7,11 @@ from specdec_core.decoding.decoder import Decoder
 from specdec_drafters.hierarchical import HierarchicalDrafter
 from specdec_drafters.settings import HierarchicalConfig
 from tests.catalogue import GAMMAS
-from tests.lossless import SETTINGS, VOCAB, doubled_p_value, enumerate_continuations, small_target
+from tests.lossless import SETTINGS, VOCAB, doubled_p_value, enumerate_continuations
 from tests.tiny import tiny_model
 from tests.toys import TableDrafter
 
 SETTING = SETTINGS["temperature-1"]
-
-
-@pytest.fixture(scope="module")
-def target(device):
-    return small_target(device)
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from specdec_core.models import LoadedModel, load_model
+from specdec_drafters.settings import TrainingConfig
 from tests.tiny import tiny_model
 
 VOCAB = 40
@@ -76,3 +79,17 @@ def short_training(target: LoadedModel, folder: Path) -> dict[str, Any]:
         given["sources"] = folder / "sources.jsonl"
         given["sources"].write_text("".join(json.dumps(line) + "\n" for line in lines))
     return given
+
+
+def short_configs(kind: type[TrainingConfig], output: str, family: str = "llama", **settings: Any) -> Any:
+    """Return a fixture: it returns the config of a short training, changed as wanted."""
+
+    @pytest.fixture
+    def config_for(targets: Callable[[str], LoadedModel], tmp_path: Path) -> Callable[..., TrainingConfig]:
+        def config_for(family: str = family, **changes: Any) -> TrainingConfig:
+            given = {**short_training(targets(family), tmp_path), "output": tmp_path / output, **settings}
+            return kind(**{**given, **changes})
+
+        return config_for
+
+    return config_for
