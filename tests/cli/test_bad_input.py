@@ -3,10 +3,9 @@
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
-from typer.testing import CliRunner
 
-from specdec_core.cli.main import app
 from specdec_core.study.progress import TerminalProgress
+from tests.commands import run_command
 
 SHORT = ("--steps", "4", "--held-out", "16", "--batch-tokens", "64", "--length", "16", "--samples", "32")
 SMALL = ("transformer", "--layers", "1", "--width", "16", "--heads", "1", *SHORT)
@@ -25,7 +24,7 @@ def specdec(here):
 
     def run(*arguments):
         before = files(here)
-        result = CliRunner().invoke(app, list(map(str, arguments)))
+        result = run_command(*arguments)
         assert result.exit_code == 2, result.output
         assert "In a study" not in result.stdout
         assert files(here) == before
@@ -118,7 +117,7 @@ def test_a_checkpoint_that_was_cut_short(here, specdec, monkeypatch, what):
 
     with monkeypatch.context() as patched:
         patched.setattr(TerminalProgress, "stage", stop_before_the_result)
-        stopped = CliRunner().invoke(app, ["train", *what, "-o", "o"])
+        stopped = run_command("train", *what, "-o", "o")
     assert stopped.exit_code == 130, stopped.output
     assert not (here / "o").exists()
     for name in ("checkpoint.safetensors", "rows.safetensors"):
@@ -130,7 +129,7 @@ def test_a_checkpoint_that_was_cut_short(here, specdec, monkeypatch, what):
         assert "--overwrite" in said
         file.write_bytes(whole)
     assert "holds an unfinished training run; --resume continues it" in specdec("train", *what, "-o", "o")
-    finished = CliRunner().invoke(app, ["train", *what, "-o", "o", "--resume"])
+    finished = run_command("train", *what, "-o", "o", "--resume")
     assert finished.exit_code == 0, finished.output
     assert (here / "o").exists()
     assert not (here / "o.training").exists()

@@ -3,9 +3,8 @@
 import re
 
 import pytest
-from typer.testing import CliRunner
 
-from specdec_core.cli.main import app
+from tests.commands import run_command
 
 DEFECTIVE = """
     from specdec_core import DeterministicDrafter, DrafterConfig, PluginSpec, hookimpl
@@ -27,7 +26,7 @@ def _few_plugins(monkeypatch):
 
 
 def check(*arguments):
-    return CliRunner().invoke(app, ["check", *arguments])
+    return run_command("check", *arguments)
 
 
 def test_pytest_selects_and_takes_its_own_options():

@@ -4,9 +4,8 @@ import json
 import re
 
 import pytest
-from typer.testing import CliRunner
 
-from specdec_core.cli.main import app
+from tests.commands import run_command
 
 STUDY = """\
 target: {folder}
@@ -25,7 +24,7 @@ def compare(toys, tmp_path, model_folder):
     path.write_text(STUDY.format(folder=model_folder))
 
     def run(*arguments):
-        return CliRunner().invoke(app, ["compare", str(path), *[str(argument) for argument in arguments]])
+        return run_command("compare", str(path), *arguments)
 
     return run
 

@@ -4,11 +4,10 @@ import importlib
 import sys
 
 import pytest
-from typer.testing import CliRunner
 
-from specdec_core.cli.main import app
 from specdec_core.registry.registry import default_registry
 from specdec_core.study import compare
+from tests.commands import run_command
 from tests.serving.vllm_runner import Runner, vllm_config
 from tests.study.toy_study import Recorder
 
@@ -27,7 +26,7 @@ runs:
 def test_the_first_days_of_a_drafter(toys, model_folder, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "study.yaml").write_text(STUDY.format(folder=model_folder))
-    assert CliRunner().invoke(app, ["new", "last-word"]).exit_code == 0
+    assert run_command("new", "last-word").exit_code == 0
     source = (tmp_path / "specdec-last-word" / "specdec_last_word.py").read_text()
     toys.install("specdec-last-word", "specdec_last_word", source)
 
@@ -65,7 +64,7 @@ def test_the_first_days_of_a_drafter(toys, model_folder, tmp_path, monkeypatch):
 
     (tmp_path / "exported").mkdir()
     monkeypatch.syspath_prepend(tmp_path / "exported")
-    done = CliRunner().invoke(app, ["export", "exported", "--to", "vllm", "--drafter", "last-word"])
+    done = run_command("export", "exported", "--to", "vllm", "--drafter", "last-word")
     assert done.exit_code == 0, done.output
     sys.modules.pop("specdec_last_word")  # as where vLLM starts with the folder on its path
     default_registry.cache_clear()

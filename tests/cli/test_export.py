@@ -4,15 +4,14 @@ import importlib
 import sys
 
 import pytest
-from typer.testing import CliRunner
 
-from specdec_core.cli.main import app
+from tests.commands import run_command
 from tests.drafters.speculator_heads import DATA
 from tests.serving.vllm_runner import Runner, vllm_config
 
 
 def run(*words):
-    return CliRunner().invoke(app, ["export", *words])
+    return run_command("export", *words)
 
 
 @pytest.fixture

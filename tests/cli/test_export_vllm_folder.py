@@ -6,9 +6,7 @@ import shlex
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from typer.testing import CliRunner
 
-from specdec_core.cli.main import app
 from specdec_core.interface import TargetInfo
 from specdec_core.models import load_model, model_folder
 from specdec_core.registry.shipped import shipped_file
@@ -17,6 +15,7 @@ from specdec_drafters.eagle3.drafter import Eagle3Drafter
 from specdec_drafters.parallel import ParallelDrafter, with_mask_token
 from specdec_drafters.settings import DFlashConfig, Eagle3Config, ParallelConfig
 from tests.catalogue import write_random_dflash, write_random_eagle3
+from tests.commands import run_command
 from tests.drafters.speculator_heads import PROMPTS, Bench, V, target_for
 from tests.drafters.support import info_for, request_for
 
@@ -27,7 +26,7 @@ TEXT = [[12, 300, 7, 44], [5, 9]]
 def run(folder, drafter, *more):
     """Export a drafter, given as YAML; return the keys of the speculative config that is printed."""
     words = ["export", str(folder), "--to", "vllm", "--drafter", json.dumps(drafter), *more]
-    done = CliRunner().invoke(app, words)
+    done = run_command(*words)
     assert done.exit_code == 0, done.output
     command = shlex.split(next(line for line in done.output.splitlines() if "vllm serve" in line))
     assert command[:-1] == ["vllm", "serve", "MODEL", "--speculative-config"]
@@ -36,7 +35,7 @@ def run(folder, drafter, *more):
 
 def failure(folder, drafter):
     """What an export says that must fail."""
-    done = CliRunner().invoke(app, ["export", str(folder), "--to", "vllm", "--drafter", json.dumps(drafter)])
+    done = run_command("export", str(folder), "--to", "vllm", "--drafter", json.dumps(drafter))
     assert done.exit_code == 2, done.output
     return " ".join(done.output.split())
 

@@ -8,19 +8,18 @@ import shutil
 from dataclasses import replace
 
 import pytest
-from typer.testing import CliRunner
 
 from specdec_core import Outcome, StepReport
 from specdec_core.cli.generate import fates
-from specdec_core.cli.main import app
 from specdec_core.cli.terminal.console import PlainConsole
+from tests.commands import run_command
 
 
 @pytest.fixture
 def generate(toys, model_folder):
     def run(*arguments, **kwargs):
         shared = ["generate", "--model", str(model_folder), "--max-new-tokens", "10"]
-        return CliRunner().invoke(app, [*shared, *[str(argument) for argument in arguments]], **kwargs)
+        return run_command(*shared, *arguments, **kwargs)
 
     return run
 
@@ -289,7 +288,7 @@ def test_penalties_biases_and_bad_words_shape_the_text(generate, model_folder):
 
 def test_a_constraint_shapes_the_text_and_its_forced_tokens_are_marked():
     arguments = ["generate", "x = ", "--constraint", "{regex: '(yes|no), sir'}", "--trace"]
-    result = CliRunner().invoke(app, arguments)
+    result = run_command(*arguments)
     assert result.exit_code == 0, result.output
     assert re.search(r"\[=,\]\[= s\]", result.stdout)
     assert "[=forced] the only token that the constraint allows" in result.stdout

@@ -22,7 +22,6 @@ MODULES = [
 CODE = """
 import importlib, sys
 from importlib.metadata import EntryPoint
-from typer.testing import CliRunner
 from specdec_core.registry import registry
 from specdec_core.registry.registry import default_registry
 
@@ -30,7 +29,7 @@ from specdec_core.registry.registry import default_registry
 names = ("specdec_drafters", "specdec_plugins", "specdec_models")
 ours = [EntryPoint(name, f"{{name}}.plugin", "specdec") for name in names]
 registry.entry_points = lambda group: ours
-from specdec_core.cli.main import app
+from tests.commands import run_command
 
 def check(what, *libraries):
     found = sorted(set(libraries) & set(sys.modules))
@@ -49,7 +48,7 @@ commands = {{
 }}
 for code, lines in commands.items():
     for line in lines:
-        result = CliRunner().invoke(app, line.split())
+        result = run_command(*line.split())
         assert result.exit_code == code, (line, result.output)
         check(f"specdec {{line}}", "torch", "transformers", "numpy")
 for name in {modules}:

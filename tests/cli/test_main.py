@@ -4,10 +4,9 @@ import json
 import sys
 
 import pytest
-from typer.testing import CliRunner
 
 from specdec_core.cli import main as module
-from specdec_core.cli.main import app
+from tests.commands import run_command
 
 GOOD = """\
 target: builtin:target
@@ -20,7 +19,7 @@ runs:
 @pytest.fixture
 def specdec(toys):
     def run(*arguments, **kwargs):
-        return CliRunner().invoke(app, [str(argument) for argument in arguments], **kwargs)
+        return run_command(*arguments, **kwargs)
 
     return run
 

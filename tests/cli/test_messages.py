@@ -1,15 +1,14 @@
 """A newcomer's mistakes in the first hour: each message says what was given and what to write instead."""
 
 import pytest
-from typer.testing import CliRunner
 
-from specdec_core.cli.main import app
+from tests.commands import run_command
 
 STUDY = "target: builtin:target\nprompts: [import os]\nruns:\n  - drafter: prompt-copy\n    gamma: 2\n"
 
 
 def said(*arguments):
-    result = CliRunner().invoke(app, list(map(str, arguments)))
+    result = run_command(*arguments)
     assert result.exit_code == 2, result.output
     assert result.stdout == ""
     return result.stderr
@@ -79,8 +78,8 @@ PRINTS = """
 def test_what_a_plugin_prints_is_not_among_the_results(toys):
     toys.install("toy-loud", "toy_loud", PRINTS)
     short = ("--max-new-tokens", "3", "--temperature", "0")
-    plain = CliRunner().invoke(app, ["generate", "import os", *short])
-    loud = CliRunner().invoke(app, ["generate", "import os", *short, "--drafter", "loud"])
+    plain = run_command("generate", "import os", *short)
+    loud = run_command("generate", "import os", *short, "--drafter", "loud")
     assert loud.exit_code == plain.exit_code == 0, loud.output
     assert loud.stdout == plain.stdout
     assert {"loud: imported", "loud: made", "loud: drafts"} <= set((plain.stderr + loud.stderr).splitlines())

@@ -3,12 +3,11 @@
 import json
 
 import pytest
-from typer.testing import CliRunner
 
-from specdec_core.cli.main import app
 from specdec_core.interface.errors import ModelError
 from specdec_core.offline.record.recording import RecordOptions, record_study
 from specdec_core.study import load_study
+from tests.commands import run_command
 from tests.offline.replay.studies import study_of
 from tests.study.toy_study import Recorder
 
@@ -46,7 +45,7 @@ def record(model_folder, tmp_path, monkeypatch):
 
 
 def run(*arguments):
-    result = CliRunner().invoke(app, [str(one) for one in arguments])
+    result = run_command(*arguments)
     assert result.exit_code in (2, 3), result.output
     return " ".join(result.output.split())
 

@@ -9,14 +9,13 @@ from itertools import cycle
 
 import pytest
 import ruamel.yaml
-from typer.testing import CliRunner
 
 import specdec_core
-from specdec_core.cli.main import app
 from specdec_core.registry.hookspecs import HOOKS_BY_KIND
 from specdec_core.registry.registry import Registry
 from specdec_core.study import load_study
 from specdec_core.testing import DrafterKit
+from tests.commands import run_command
 from tests.conformance import failures, kit_of
 from tests.docs.pages import ROOT, load
 
@@ -47,7 +46,7 @@ def new(tmp_path, monkeypatch):
     monkeypatch.delenv("SPECDEC_PLUGINS", raising=False)
 
     def run(*arguments):
-        return CliRunner().invoke(app, ["new", *map(str, arguments)])
+        return run_command("new", *arguments)
 
     return run
 

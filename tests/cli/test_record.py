@@ -3,10 +3,9 @@
 import json
 
 import pytest
-from typer.testing import CliRunner
 
-from specdec_core.cli.main import app
 from specdec_core.offline.record.store import read_record
+from tests.commands import run_command
 
 STUDY = """\
 target: {folder}
@@ -32,7 +31,7 @@ def here(tmp_path, monkeypatch, model_folder):
 @pytest.fixture
 def record(here):
     def run(*arguments):
-        return CliRunner().invoke(app, ["record", *map(str, arguments)])
+        return run_command("record", *arguments)
 
     return run
 

@@ -3,11 +3,10 @@
 import json
 
 import pytest
-from typer.testing import CliRunner
 
-from specdec_core.cli.main import app
 from specdec_core.offline.record.recording import RecordOptions, record_study
 from specdec_core.study import load_study
+from tests.commands import run_command
 from tests.offline.replay.studies import study_of
 from tests.study.toy_study import Recorder
 
@@ -25,7 +24,7 @@ def specdec(monkeypatch, tmp_path):
     monkeypatch.setenv("SPECDEC_PLUGINS", "specdec-core")
 
     def run(*arguments, code=0):
-        result = CliRunner().invoke(app, [str(one) for one in arguments])
+        result = run_command(*arguments)
         assert result.exit_code == code, result.output
         return result
 

@@ -8,10 +8,9 @@ import time
 from contextlib import ExitStack
 
 import pytest
-from typer.testing import CliRunner
 
 from specdec_core.cli import listing, start
-from specdec_core.cli.main import app
+from tests.commands import run_command
 
 # `nohup` and background jobs ignore these signals, and children inherit that.
 HEEDED = "import signal; [signal.signal(number, signal.SIG_DFL) for number in (signal.SIGINT, signal.SIGHUP)]\n"
@@ -43,7 +42,7 @@ def test_a_signal_ends_a_command_as_ctrl_c_does(heeded, monkeypatch, number, rep
             raise
 
     monkeypatch.setattr(listing, "load_study", busy)
-    result = CliRunner().invoke(app, ["validate", "study.yaml"])
+    result = run_command("validate", "study.yaml")
     assert (result.exit_code, result.stderr) == (128 + number, "stopped.\n")
 
 

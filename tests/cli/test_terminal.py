@@ -4,9 +4,9 @@ import re
 
 import pytest
 import typer
-from typer.testing import CliRunner
 
 from specdec_core.cli.main import app
+from tests.commands import run_command
 
 
 @pytest.fixture
@@ -14,7 +14,7 @@ def specdec(toys, monkeypatch):
     def run(*arguments, columns=None, **kwargs):
         if columns is not None:
             monkeypatch.setenv("COLUMNS", str(columns))
-        return CliRunner().invoke(app, [str(argument) for argument in arguments], **kwargs)
+        return run_command(*arguments, **kwargs)
 
     return run
 

@@ -4,15 +4,14 @@ import json
 import re
 
 import pytest
-from typer.testing import CliRunner
 
-from specdec_core.cli.main import app
+from tests.commands import run_command
 
 
 @pytest.fixture
 def theory():
     def run(*arguments):
-        return CliRunner().invoke(app, ["theory", *map(str, arguments)], env={"COLUMNS": "200"})
+        return run_command("theory", *arguments, env={"COLUMNS": "200"})
 
     return run
 

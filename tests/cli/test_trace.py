@@ -6,12 +6,11 @@ import re
 import pytest
 import torch
 from rich.console import Console
-from typer.testing import CliRunner
 
 from specdec_core.cli.generate import TraceView
-from specdec_core.cli.main import app
 from specdec_core.interface import Outcome, StepReport
 from specdec_core.trace.figure import speller
+from tests.commands import run_command
 
 WORDS = ("<pad>", "</s>", "<unk>", "▁das", "▁Haus", "es", "▁", "!")
 
@@ -45,7 +44,7 @@ def test_a_trace_shows_the_answer_and_neither_source_nor_start(tokenizer, tmp_pa
     model.save_pretrained(tmp_path)
     tokenizer.save_pretrained(tmp_path)
     options = ["--model", str(tmp_path), "--temperature", "0", "--max-new-tokens", "6", "--drafter", "random"]
-    result = CliRunner().invoke(app, ["generate", "das Haus", *options, "--trace"])
+    result = run_command("generate", "das Haus", *options, "--trace")
     assert result.exit_code == 0, result.output
     steps = result.stdout.partition("\n\n")[0]
     kept = [text for mark, text in re.findall(r"\[([-+!*])(.*?)\]", steps) if mark != "-"]

@@ -6,10 +6,9 @@ import sys
 import pytest
 import ruamel.yaml
 from rich.console import Console
-from typer.testing import CliRunner
 
-from specdec_core.cli.main import app
 from specdec_core.study.progress import TerminalProgress
+from tests.commands import run_command
 
 PLUGIN = '''
     from enum import Enum
@@ -117,7 +116,7 @@ def specdec(site, monkeypatch):
     monkeypatch.setattr("specdec_core.cli.options.shared_options.quieten_libraries", lambda: None)
 
     def run(*arguments):
-        return CliRunner().invoke(app, ["train", *map(str, arguments)], env={"COLUMNS": "200"})
+        return run_command("train", *arguments, env={"COLUMNS": "200"})
 
     return run
 

@@ -10,9 +10,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from typer.testing import CliRunner
 
-from specdec_core.cli.main import app
+from tests.commands import run_command
 from tests.model_folder import model_folder  # noqa: F401
 
 pytestmark = [pytest.mark.cluster, pytest.mark.filterwarnings("default")]
@@ -40,7 +39,7 @@ def study(tmp_path, model_folder) -> Path:  # noqa: F811
 
 def _run(study: Path, output: Path, *options: str, code: int = 0) -> str:
     torch.set_num_threads(1)  # of a job, too: two run side by side
-    result = CliRunner().invoke(app, ["compare", str(study), "-o", str(output), "-q", *options])
+    result = run_command("compare", str(study), "-o", str(output), "-q", *options)
     assert result.exit_code == code, result.output
     return result.stderr
 

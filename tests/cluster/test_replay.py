@@ -5,9 +5,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from typer.testing import CliRunner
 
-from specdec_core.cli.main import app
+from tests.commands import run_command
 
 pytestmark = [pytest.mark.cluster, pytest.mark.filterwarnings("default")]
 
@@ -24,7 +23,7 @@ runs:
 
 def _run(*arguments: object, code: int = 0) -> None:
     torch.set_num_threads(1)  # of a job, too: two run side by side
-    result = CliRunner().invoke(app, [*map(str, arguments), "-q"])
+    result = run_command(*arguments, "-q")
     assert result.exit_code == code, result.output
 
 

@@ -4,13 +4,12 @@ import sys
 from types import SimpleNamespace
 
 import pytest
-from typer.testing import CliRunner
 
 from specdec_core import _version
-from specdec_core.cli.main import app
 from specdec_core.cluster import ray_pool
 from specdec_core.cluster.ray_pool import run_job
 from specdec_core.interface.errors import ConfigError
+from tests.commands import run_command
 
 STUDY = """\
 target: builtin:target
@@ -49,7 +48,7 @@ def test_the_address_may_be_left_out(study, monkeypatch, arguments, address):
         raise ConfigError("enough")
 
     monkeypatch.setattr("specdec_core.cli.compare.run_comparison", compare)
-    CliRunner().invoke(app, ["compare", *(str(study) if word == "STUDY" else word for word in arguments)])
+    run_command("compare", *(str(study) if word == "STUDY" else word for word in arguments))
     assert seen == [("study.yaml", address)]
 
 
@@ -60,7 +59,7 @@ def test_without_ray_the_message_says_what_to_install(study, no_ray, tmp_path, m
         ["replay", "builtin:code", "prompt-copy"],
         ["record", study, "-o", "out"],
     ):
-        result = CliRunner().invoke(app, [*map(str, arguments), "--ray"])
+        result = run_command(*arguments, "--ray")
         assert result.exit_code == 2, result.output
         assert "pip install 'specdec-core[ray]'" in result.stderr.replace("\n", " ")
 

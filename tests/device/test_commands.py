@@ -3,10 +3,9 @@
 import json
 
 import pytest
-from typer.testing import CliRunner
 
-from specdec_core.cli.main import app
 from specdec_core.offline.record.store import read_record
+from tests.commands import run_command
 from tests.model_folder import model_folder  # noqa: F401
 
 
@@ -17,7 +16,7 @@ def specdec(monkeypatch, tmp_path):
     (tmp_path / "prompts.jsonl").write_text('{"prompt": "a b c"}\n{"prompt": "d e"}\n')
 
     def run(*arguments):
-        result = CliRunner().invoke(app, [str(one) for one in arguments])
+        result = run_command(*arguments)
         assert result.exit_code == 0, result.output
         return result.stdout
 

@@ -14,12 +14,12 @@ import click
 import pytest
 import torch
 import typer
-from typer.testing import CliRunner
 
 from specdec_core.cli.main import app
 from specdec_core.costs.measurement import DrafterMeasurement, Measurement, write_measurement
 from specdec_core.costs.step_costs import StepCosts
 from specdec_core.interface import SpecdecError
+from tests.commands import run_command
 from tests.docs.pages import (
     PAGES,
     ROOT,
@@ -177,7 +177,7 @@ def arpa(tmp_path_factory):
     (folder / "text.py").write_text("import os\nimport sys\n", encoding="utf-8")
     made = folder / "stdlib.3.arpa"
     words = ["train", "ngram", "--text", str(folder / "text.py"), "--order", "3", "--output", str(made)]
-    result = CliRunner().invoke(app, words)
+    result = run_command(*words)
     assert result.exit_code == 0, result.output
     return made
 
@@ -202,10 +202,10 @@ def test_a_command_runs(folder, hub, request, words):
     for word in words:  # a record that another command makes
         if word.startswith("records/") and (words[0] == "replay" or "--record" in words):
             study = words[1] if words[0] == "compare" else f"{Path(word).name}.yaml"
-            made = CliRunner().invoke(app, smaller(["record", study, "--output", word]))
+            made = run_command(*smaller(["record", study, "--output", word]))
             assert made.exit_code == 0, made.output
     words = [hub.replace(word) for word in words]
-    result = CliRunner().invoke(app, smaller(words), input="def main():" if "-" in words else None)
+    result = run_command(*smaller(words), input="def main():" if "-" in words else None)
     assert result.exit_code == 0, result.output
     assert (folder / words[words.index("--output") + 1]).exists() if "--output" in words else result.stdout.strip()
 
@@ -259,7 +259,7 @@ def test_a_command_prints_what_the_page_shows(output, monkeypatch):
     monkeypatch.setenv("SPECDEC_PLUGINS", "specdec-core")
     monkeypatch.chdir(ROOT)
     command, _, shell = output.language.partition(" 2>&1 || echo ")
-    result = CliRunner().invoke(app, shlex.split(command)[1:], env={"NO_COLOR": "1"})
+    result = run_command(*shlex.split(command)[1:], env={"NO_COLOR": "1"})
     printed = f"{result.output}exit code {result.exit_code}" if shell else result.stdout
     assert shell or result.exit_code == 0, result.output
     texts = [re.sub(r"[\d.]+ tokens/s", "tokens/s", text) for text in (printed, output.text)]

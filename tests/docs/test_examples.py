@@ -15,11 +15,9 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from typer.testing import CliRunner
 
 from specdec_core import Decoder, GenerationSettings, SamplingSettings, TargetInfo
 from specdec_core.cli.check import _SLOW
-from specdec_core.cli.main import app
 from specdec_core.decoding.drawing import DraftRecorder
 from specdec_core.decoding.observers import TraceObserver
 from specdec_core.decoding.rows import TokenView
@@ -30,6 +28,7 @@ from specdec_core.sampling.logits import LogitsToProbs
 from specdec_core.study import load_study, run_model
 from specdec_core.testing import DrafterKit, RuleKit
 from specdec_core.verification import dense
+from tests.commands import run_command
 from tests.conformance import failures, kit_of
 from tests.docs.pages import ROOT
 from tests.drafters.support import info_for, request_for
@@ -272,13 +271,13 @@ def test_the_trainer_writes_what_its_drafter_reads(registry, monkeypatch, tmp_pa
     monkeypatch.chdir(tmp_path)
     Path("text.py").write_text("import os\nimport sys\nimport re\n", encoding="utf-8")
     command = ["train", "pairs", "--text", "text.py", "--output", "pairs.json"]
-    result = CliRunner().invoke(app, command)
+    result = run_command(*command)
     assert result.exit_code == 0, result.output
     assert json.loads(Path("pairs.json").read_text(encoding="utf-8"))
     shown = textwrap.dedent(result.stdout.split(":\n\n")[-1])
     Path("study.yaml").write_text(f"target: builtin:target\nprompts: [import]\n{shown}", encoding="utf-8")
     assert [run.name for run in load_study(Path("study.yaml"), registry=registry).runs][1:] == ["pairs-4"]
-    again = CliRunner().invoke(app, command)
+    again = run_command(*command)
     assert (again.exit_code, "--overwrite replaces it" in again.stderr) == (2, True)
 
 

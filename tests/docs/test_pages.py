@@ -11,10 +11,8 @@ import pytest
 import ruamel.yaml
 from packaging.specifiers import SpecifierSet
 from pydantic import BaseModel
-from typer.testing import CliRunner
 
 from specdec_core import PluginConfig
-from specdec_core.cli.main import app
 from specdec_core.interface.errors import PromptError
 from specdec_core.registry.cli_fields import cli_fields
 from specdec_core.registry.registry import default_registry
@@ -22,6 +20,7 @@ from specdec_core.study import load_study, study_model
 from specdec_core.study.config.prompt_rows import Row
 from specdec_core.study.config.prompts import read_prompts
 from specdec_core.study.config.schema import PromptsConfig
+from tests.commands import run_command
 from tests.docs.pages import PAGES, ROOT, blocks, load, outputs, shown_commands, spans
 from tests.docs.pages import name as page_name
 from tests.docs.public_names import public_names
@@ -240,7 +239,7 @@ def test_studies_that_ship_run(path, tmp_path):
     if path.stem == "self":  # `inflated` makes its target larger, too
         sizes += ["target=builtin:target"]
     words = ["compare", str(path), "--quiet", "--output", str(tmp_path)]
-    result = CliRunner().invoke(app, [*words, *(word for size in sizes for word in ("--set", size))])
+    result = run_command(*words, *(word for size in sizes for word in ("--set", size)))
     assert result.exit_code == 0, result.output
 
 

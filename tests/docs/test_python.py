@@ -9,16 +9,15 @@ import pytest
 import torch
 import transformers
 from transformers.modeling_layers import MtpModel
-from typer.testing import CliRunner
 
 from specdec_core import Decoder, generate_with
-from specdec_core.cli.main import app
 from specdec_core.interface import PluginConfig
 from specdec_core.models import wrap_model
 from specdec_core.offline.record.store import read_record
 from specdec_core.sampling.logits import LogitsToProbs
 from specdec_core.testing import DrafterKit
 from specdec_core.testing.harness.tiny_target import uncached_logits
+from tests.commands import run_command
 from tests.conformance import failures, kit_of
 from tests.docs.pages import PAGES, ROOT, blocks, name, outputs
 from tests.multimodal import IMAGE, build, prompts
@@ -200,7 +199,7 @@ def test_what_the_example_logs_is_what_the_target_says(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     ran = runpy.run_path(str(EXAMPLES / "log_generate.py"), run_name="__main__")
     options = "--target builtin:target --temperature 0.8 --top-p 0.95 --output logged --quiet"
-    result = CliRunner().invoke(app, ["record", "--import", "log.jsonl", *options.split()])
+    result = run_command("record", "--import", "log.jsonl", *options.split())
     assert result.exit_code == 0, result.output
     (part,) = read_record("logged").parts
     target, to_probs = wrap_model(ran["model"]), LogitsToProbs(part.header.sampling)

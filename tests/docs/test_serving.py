@@ -15,11 +15,10 @@ from types import SimpleNamespace
 
 import pytest
 from transformers import AutoModelForCausalLM, AutoTokenizer
-from typer.testing import CliRunner
 
-from specdec_core.cli.main import app
 from specdec_core.models import model_folder
 from specdec_core.study import compare
+from tests.commands import run_command
 
 for package in ("accelerate", "fastapi", "openai", "uvicorn"):
     pytest.importorskip(package, reason=f"{package} of transformers[serving] is not installed")
@@ -40,7 +39,7 @@ def exported(tmp_path_factory):
     """A folder that `transformers serve` serves with a drafter."""
     folder = tmp_path_factory.mktemp("server") / "model"
     words = ["export", str(folder), "--to", "transformers", "--model", "builtin:target", "--drafter", CHAIN]
-    done = CliRunner().invoke(app, [*words, "--gamma", GAMMA])
+    done = run_command(*words, "--gamma", GAMMA)
     assert done.exit_code == 0, done.output
     shutil.copy(ROOT / "examples/prompts/dialogue.jinja", folder / "chat_template.jinja")
     return folder

@@ -8,11 +8,10 @@ import subprocess
 import sys
 
 import pytest
-from typer.testing import CliRunner
 
 from specdec_core import TargetInfo
-from specdec_core.cli.main import app
 from specdec_core.registry.registry import default_registry
+from tests.commands import run_command
 from tests.docs.pages import ROOT, TUTORIAL, blocks, load, name, outputs, shell_lines
 
 walk = load(ROOT / "docs" / "walk.py")
@@ -48,7 +47,7 @@ def follow(tmp_path, monkeypatch):
             return done.stdout
         if words[1] == "compare":  # as few repeats as show a spread; they count the same
             words += ["--set", "repeats=2"]
-        result = CliRunner().invoke(app, words[1:], env={"NO_COLOR": "1"})
+        result = run_command(*words[1:], env={"NO_COLOR": "1"})
         assert result.exit_code == 0, result.output
         if not shortened:
             return result.stdout

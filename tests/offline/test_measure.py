@@ -2,9 +2,7 @@
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
-from specdec_core.cli.main import app
 from specdec_core.costs.measurement import read_measurement
 from specdec_core.interface.settings import SamplingSettings
 from specdec_core.offline.measure import mean_acceptance
@@ -12,6 +10,7 @@ from specdec_core.offline.replay.replayed_metrics import TextAcceptance
 from specdec_core.study import load_study
 from specdec_core.study.config.study import drafter_key
 from specdec_core.testing.harness.tiny_target import uncached_logits
+from tests.commands import run_command
 from tests.offline.replay.support import PROMPT, all_texts, probabilities, replayed, small_target
 from tests.toys import TableDrafter
 
@@ -80,7 +79,7 @@ def test_the_interval_is_over_prompts():
 def measure(tmp_path, monkeypatch, model_folder):
     (tmp_path / "study.yaml").write_text(STUDY.format(folder=model_folder))
     monkeypatch.chdir(tmp_path)
-    return lambda *arguments: CliRunner().invoke(app, ["measure", *arguments])
+    return lambda *arguments: run_command("measure", *arguments)
 
 
 def test_a_study_gives_its_distinct_drafters_and_those_that_fail_are_named(measure, tmp_path):

@@ -1,13 +1,12 @@
 """Tuning from end to end on a tiny target."""
 
 import pytest
-from typer.testing import CliRunner
 
-from specdec_core.cli.main import app
 from specdec_core.interface.errors import ConfigError
 from specdec_core.interface.trainer import NoProgress
 from specdec_core.offline.tune import tune
 from specdec_core.study import Comparison, load_study
+from tests.commands import run_command
 from tests.study.summaries import run
 
 STUDY = """\
@@ -84,6 +83,6 @@ def test_what_cannot_be_replayed_is_named(path):
 
 
 def test_the_command_prints_the_winner_where_nothing_is_written(path):
-    result = CliRunner().invoke(app, ["tune", str(path), "--task", "warm", "--best", "1", "--quiet"])
+    result = run_command("tune", str(path), "--task", "warm", "--best", "1", "--quiet")
     assert result.exit_code == 0, result.output
     assert "\nruns:\n  - name: " in result.stdout

@@ -8,12 +8,11 @@ from queue import Queue
 import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
-from typer.testing import CliRunner
 
-from specdec_core.cli.main import app
 from specdec_core.interface import ConfigError
 from specdec_core.models import model_folder
 from specdec_core.serving.transformers import ServedGenerate
+from tests.commands import run_command
 from tests.tiny import tiny_model
 
 PROMPT = "def main():\n"
@@ -21,7 +20,7 @@ MODEL = "{name: transformer, model: 'builtin:drafter'}"
 
 
 def export(folder: Path, *words: str) -> str:
-    done = CliRunner().invoke(app, ["export", str(folder), "--to", "transformers", *words])
+    done = run_command("export", str(folder), "--to", "transformers", *words)
     assert done.exit_code == 0, done.output
     return done.output
 
@@ -130,12 +129,12 @@ def test_paths_start_where_the_export_ran(tmp_path, plain, tokenizer):
 def test_a_folder_keeps_what_is_the_users(tmp_path):
     folder = tmp_path / "served"
     words = ("export", str(folder), "--to", "transformers", "--drafter", "prompt-copy")
-    missing = CliRunner().invoke(app, words)
+    missing = run_command(*words)
     assert missing.exit_code == 2
     assert "--model names the one to serve" in missing.output
     export(folder, "--drafter", "prompt-copy", "--model", "builtin:t5-target")
     (folder / "chat_template.jinja").write_text("mine")
-    other = CliRunner().invoke(app, [*words, "--model", "builtin:target"])
+    other = run_command(*words, "--model", "builtin:target")
     assert other.exit_code == 2
     assert "links to another model" in other.output
     export(folder, "--drafter", "prompt-copy", "--model", "builtin:target", "--overwrite")
@@ -145,7 +144,7 @@ def test_a_folder_keeps_what_is_the_users(tmp_path):
     assert "'max_gamma': 6" in (folder / "custom_generate/generate.py").read_text()
     (folder / "config.json").unlink()
     (folder / "config.json").write_text("{}")
-    kept = CliRunner().invoke(app, [*words, "--model", "builtin:target", "--overwrite"])
+    kept = run_command(*words, "--model", "builtin:target", "--overwrite")
     assert kept.exit_code == 2
     assert (folder / "config.json").read_text() == "{}"
     assert (folder / "model.safetensors").exists()
@@ -161,7 +160,7 @@ def test_a_model_of_the_hub_is_downloaded(tmp_path, monkeypatch):
 
     monkeypatch.setattr("huggingface_hub.snapshot_download", fail)
     words = ["export", str(tmp_path / "other"), "--to", "transformers", "--drafter", "prompt-copy"]
-    done = CliRunner().invoke(app, [*words, "--model", "owner/name"])
+    done = run_command(*words, "--model", "owner/name")
     assert done.exit_code == 2
     assert "owner/name: no such folder, and downloading it from the hub failed: offline" in done.output
     assert not (tmp_path / "other").exists()

@@ -12,12 +12,11 @@ from typing import Any
 
 import pytest
 import torch
-from typer.testing import CliRunner
 
-from specdec_core.cli.main import app
 from specdec_core.decoding.decoder import Decoder
 from specdec_core.interface.controllers import ScriptedGamma
 from specdec_core.models import LoadedModel
+from tests.commands import run_command
 
 GAMMA, TOKENS = 4, 64
 
@@ -44,7 +43,7 @@ def export(folder: Path, drafter: Any) -> dict[str, Any]:
     for name in [name for name in sys.modules if name.startswith("exported_")]:
         del sys.modules[name]  # of an earlier export
     words = ["export", str(folder), "--to", "vllm", "--drafter", json.dumps(drafter), "--gamma", str(GAMMA)]
-    done = CliRunner().invoke(app, words)
+    done = run_command(*words)
     assert done.exit_code == 0, done.output
     sys.path.insert(0, str(folder))
     lines = [line for line in done.output.splitlines() if "--speculative-config" in line]

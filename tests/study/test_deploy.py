@@ -5,13 +5,12 @@ import re
 import runpy
 
 import pytest
-from typer.testing import CliRunner
 
-from specdec_core.cli.main import app
 from specdec_core.interface import ConfigError
 from specdec_core.serving.vllm import VllmProposer
 from specdec_core.study import compare, load_study
 from specdec_core.study.report.served import served_counts
+from tests.commands import run_command
 from tests.serving.vllm_runner import Runner, vllm_config
 from tests.tiny import tiny_model
 
@@ -118,11 +117,11 @@ def test_the_end_is_a_command_that_serves_what_was_exported(target, tmp_path):
     path = tmp_path / "study.yaml"
     path.write_text(json.dumps(study_of(target, *RUNS[:2], {"drafter": "random", "gamma": 2})))
     words = ["compare", str(path), "--quiet"]
-    plain = CliRunner().invoke(app, words)
+    plain = run_command(*words)
     assert plain.exit_code == 0, plain.output
     assert "Left out: adapts" in plain.output
     assert "specdec export --to vllm exported --drafter" in plain.output
-    done = CliRunner().invoke(app, [*words, "--output", str(tmp_path / "out")])
+    done = run_command(*words, "--output", str(tmp_path / "out"))
     folder = tmp_path / "out/vllm/prompt_copy_2"
     assert f"PYTHONPATH={folder} vllm serve {target} --speculative-config" in done.output
     assert "the most tokens per forward pass" in done.output

@@ -2,9 +2,7 @@
 
 import pytest
 import torch
-from typer.testing import CliRunner
 
-from specdec_core.cli.main import app
 from specdec_core.decoding.decoder import Decoder
 from specdec_core.interface.errors import OutOfMemoryError
 from specdec_core.interface.trainer import NoProgress
@@ -13,6 +11,7 @@ from specdec_core.models.inflation import inflate
 from specdec_core.study import load_study
 from specdec_core.study.memory import memory_needs
 from specdec_core.study.run.runner import run_study
+from tests.commands import run_command
 from tests.models.hybrids import hybrid
 from tests.multimodal import build
 
@@ -114,11 +113,11 @@ def test_a_draft_model_is_added(study):
 
 def test_validate_shows_the_forecast_and_refuses_what_does_not_fit(study, monkeypatch):
     text = STUDY.replace("drafter: echo", "drafter: prompt-lookup")
-    shown = CliRunner().invoke(app, ["validate", str(study(text=text)), "--memory"], env={"COLUMNS": "200"})
+    shown = run_command("validate", str(study(text=text)), "--memory", env={"COLUMNS": "200"})
     assert shown.exit_code == 0
     assert "baseline" in shown.output.split("Memory")[1]
     monkeypatch.setattr("specdec_core.study.memory.available_memory", lambda _: 1000)
-    short = CliRunner().invoke(app, ["validate", str(study(text=text)), "--memory"], env={"COLUMNS": "200"})
+    short = run_command("validate", str(study(text=text)), "--memory", env={"COLUMNS": "200"})
     assert short.exit_code != 0
     assert "batch_size" in short.output
 

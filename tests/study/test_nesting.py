@@ -3,14 +3,13 @@
 import json
 
 import pytest
-from typer.testing import CliRunner
 
 from specdec_core import TargetInfo, default_registry
-from specdec_core.cli.main import app
 from specdec_core.interface import ConfigError, PluginError
 from specdec_core.models.load.model_requirements import unmet_requirements
 from specdec_core.registry.requirements import TargetFacts
 from specdec_core.study import RunLabels, load_study, run_model
+from tests.commands import run_command
 
 NESTS = """
     from typing import Annotated, Any
@@ -293,5 +292,5 @@ def test_the_registry_names_the_nested_plugin_that_cannot_be_made(make):
 def test_generate_takes_nested_drafters(nests, model_folder):
     drafter = "{name: pack, drafters: [{name: echo, token: 2}, reader], pace: 3}"
     options = ["--model", str(model_folder), "--max-new-tokens", "6", "--strict", "--drafter", drafter]
-    result = CliRunner().invoke(app, ["generate", "a b c", *options])
+    result = run_command("generate", "a b c", *options)
     assert result.exit_code == 0, result.output

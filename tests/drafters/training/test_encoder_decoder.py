@@ -4,15 +4,14 @@ import signal
 
 import pytest
 from safetensors.torch import load_file
-from typer.testing import CliRunner
 
-from specdec_core.cli.main import app
 from specdec_core.decoding.decoder import Decoder
 from specdec_core.interface.settings import GenerationSettings
 from specdec_core.study.progress import TerminalProgress
 from specdec_drafters.heads.drafter import HeadsDrafter
 from specdec_drafters.settings import HeadsConfig, TransformerConfig
 from specdec_drafters.transformer import TransformerDrafter
+from tests.commands import run_command
 from tests.toys import Gamma
 
 SIZES = {"transformer": ("--layers", 1, "--width", 32, "--heads", 2), "heads": ("--heads", 2)}
@@ -37,7 +36,7 @@ def specdec_train(models, sources, tmp_path, monkeypatch):
         monkeypatch.setattr(TerminalProgress, "advance", advance)
         given = ["--target", models("t5"), "--output", tmp_path / output, "--sources", sources, "--length", 12]
         given += ["--held-out", 200, "--batch-tokens", 128, "--steps", 6, "--dtype", "float32", "--quiet"]
-        return CliRunner().invoke(app, ["train", name, *map(str, (*given, *SIZES[name], *more))])
+        return run_command("train", name, *(*given, *SIZES[name], *more))
 
     return run
 
