@@ -54,7 +54,7 @@ DRAFTERS: dict[str, dict[str, Any]] = {
     "random": {"name": "random"},
     **{f"ngram-{order}": {**BIGRAM, "order": order} for order in (1, 2, 3, 5)},
     "prompt-copy": COPY,
-    "chain of prompt-copy and ngram-2": {"name": "chain", "drafters": [COPY, BIGRAM]},
+    "chain of prompt-copy and ngram-2": {"name": "chain", "drafters": [{**COPY, "min_match": 2}, BIGRAM]},
     "heads": {"name": "heads", "model": "builtin:heads"},
     "eagle3": {"name": "eagle3", "model": "builtin:eagle3"},
     "parallel": {"name": "parallel", "model": "builtin:parallel"},
@@ -152,7 +152,7 @@ def synthetic_drafters(vocab: int, text: np.ndarray, folder: Path) -> Mapping[st
         from specdec_drafters.chain import ChainDrafter
         from specdec_drafters.settings import ChainConfig
 
-        return ChainDrafter(ChainConfig(drafters=(build("prompt-copy"), ngram(2))), info)
+        return ChainDrafter(ChainConfig(drafters=(build("prompt-copy", min_match=2), ngram(2))), info)
 
     def ngram(order: int) -> Drafter:
         return ngram_of(info, text, order)

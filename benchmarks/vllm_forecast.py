@@ -41,7 +41,7 @@ DRAFTERS: dict[str, Any] = {
     "eagle3": {"name": "eagle3", "model": "builtin:eagle3"},
 }
 OWN: dict[str, dict[str, Any]] = {
-    "vLLM's ngram": {"method": "ngram", "prompt_lookup_min": 2, "prompt_lookup_max": 16},
+    "vLLM's ngram": {"method": "ngram", "prompt_lookup_min": 1, "prompt_lookup_max": 16},
     "vLLM's suffix": {"method": "suffix", "suffix_decoding_max_cached_requests": 1000},
 }
 """Methods of vLLM that copy otherwise than `prompt-copy` and `suffix`; the latter needs arctic-inference."""

@@ -8,8 +8,10 @@ specdec only).
 
 A prompt is decoded twice, for one new token and for all: the difference is the time while decoding. Engines take
 turns prompt by prompt. A sweep over the number of drafted tokens and the n-gram finds each engine's best settings
-on two prompts before. Each row says with which settings it was measured, how many of its texts are those of
-transformers in float32, and how many passes of the target they took. `refused` says what an engine cannot do.
+on two prompts before. The n-gram is the longest match for `lookup`, which falls back to shorter ones down to one
+token, and the shortest match for `chain`. Each row says with which settings it was measured, how many of its texts
+are those of transformers in float32, and how many passes of the target they took. `refused` says what an engine
+cannot do.
 
 All run with `THP_MEM_ALLOC_ENABLE=1`, with which torch asks for huge pages. In all engines the C library asks for
 them with `GLIBC_TUNABLES=glibc.malloc.hugetlb=1` in the environment.

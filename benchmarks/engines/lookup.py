@@ -1,4 +1,4 @@
-"""Prompt lookup, for engines whose Python packages have no loop of their own."""
+"""Prompt lookup, for engines over whose passes the benchmark drafts and verifies by itself."""
 
 from collections.abc import Sequence
 

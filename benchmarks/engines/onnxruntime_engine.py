@@ -13,7 +13,11 @@ from lookup import copied
 
 
 class Engine:
-    """See `worker.py`. Greedy speculative decoding is a loop over the library's generators."""
+    """See `worker.py`. Greedy speculative decoding is a loop over the library's generators.
+
+    Its own n-gram decoding (`set_speculative_options(ngram_size=...)`) needs more passes: it looks for matches of
+    one length, and reads some tokens once more after a rejection.
+    """
 
     def __init__(self, models: str, precision: str, methods: list[str], threads: int) -> None:
         folder = Path(models) / "onnxruntime" / precision

@@ -46,8 +46,8 @@ class Engine:
         """Return a drafter as in a study file."""
         model = {"name": "transformer", "model": str(self._models / "drafter"), **self._options}
         copying = {"name": "prompt-copy"}
-        if "ngram" in settings:
-            copying["min_match"] = settings["ngram"]
+        if "ngram" in settings:  # the longest match, as in other engines; before a model, the shortest
+            copying["max_match" if method == "lookup" else "min_match"] = settings["ngram"]
         return {
             "plain": None,
             "draft": model,

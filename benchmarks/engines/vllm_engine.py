@@ -46,7 +46,7 @@ class Engine:
     def _engine(self, method: str, settings: dict[str, Any]) -> Any:
         drafts: dict[str, dict[str, Any]] = {
             "plain": {},
-            "lookup": {"method": "ngram", "prompt_lookup_max": settings.get("ngram")},
+            "lookup": {"method": "ngram", "prompt_lookup_min": 1, "prompt_lookup_max": settings.get("ngram")},
             "draft": {"method": "draft_model", "model": str(self._models / "drafter")},
         }
         config = drafts[method]
