@@ -14,14 +14,7 @@ from transformers.models.qwen3.modeling_qwen3 import Qwen3DecoderLayer, Qwen3RMS
 from specdec_core.interface import ConfigError, ModelError, TargetInfo
 from specdec_core.models import model_folder, without_progress_bar
 from specdec_core.registry import is_shipped
-from specdec_drafters.common.draft_heads import (
-    FULL,
-    SLIDING,
-    StateHead,
-    beside,
-    check_sizes,
-    check_weights,
-)
+from specdec_drafters.common.draft_heads import FULL, SLIDING, StateHead, beside, check_sizes, check_weights
 from specdec_drafters.common.draft_model_loading import target_model
 from specdec_drafters.common.speculators import SpeculatorConfig, checkpoint_file, open_checkpoint, read_json
 from specdec_drafters.common.weights_file import target_features

@@ -213,17 +213,8 @@ def open_batch(
         texts = [row.tokens for row in rows]
         session = cache.open(model, texts, capacity, vocab_size=info.vocab_size, hidden_layers=layers)
     else:
-        session = ModelSession(
-            model,
-            info.batch_size,
-            capacity,
-            info.sources if model.encoder_decoder else None,
-            vocab_size=info.vocab_size,
-            encoded=info.encoded,
-            hidden_layers=layers,
-            snapshots=snapshots,
-            prompt=prompt,
-        )
+        more = {"hidden_layers": layers, "snapshots": snapshots, "prompt": prompt}
+        session = ModelSession.of_batch(model, info, capacity, **more)
     proposer = context.open_drafting(drafter, gamma, info, batch_info)
     oracle = ModelOracle(
         session,

@@ -127,6 +127,18 @@ def write_text_file(path: Path, text: str) -> None:
         temporary.write_text(text, encoding="utf-8")
 
 
+def append_to(path: Path, data: bytes) -> None:
+    """Append to a file, whose content is on the disk when this returns.
+
+    Raises:
+        OSError: It cannot be written.
+    """
+    with path.open("ab") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
 @contextmanager
 def writing_folder(path: Path) -> Iterator[Path]:
     """Yield an empty folder that is moved to its final name when the block succeeds.

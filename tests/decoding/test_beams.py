@@ -14,7 +14,6 @@ from specdec_core.decoding.drawing import DraftRecord
 from specdec_core.interface import (
     LAST_HIDDEN,
     AutoregressiveDrafter,
-    BestFirstTree,
     ConfigError,
     Drafter,
     DraftSession,
@@ -180,8 +179,7 @@ def test_where_most_continuations_end_enough_others_are_looked_at(early_stopping
 
 def test_tokens_that_end_a_beam_are_not_drafted():
     record, greedy = DraftRecord(1, 3, VOCAB, torch.device("cpu")), LogitsToProbs(SamplingSettings(temperature=0))
-    shape = BestFirstTree((3,))
-    draft = BeamDraft(DraftSearch(1, 3, EOS, [0.0]), shape, (3,), greedy, record, [[9]], list)
+    draft = BeamDraft(DraftSearch(1, 3, EOS, [0.0]), (3,), greedy, record, [[9]])
     falling = -torch.arange(VOCAB, dtype=torch.float32)[None, None]
     assert draft.branch(falling).tokens.tolist() == [[0, 2, 3]]
 

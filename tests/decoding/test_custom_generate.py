@@ -5,12 +5,7 @@ from collections import Counter
 
 import pytest
 import torch
-from transformers import (
-    DynamicCache,
-    LogitsProcessor,
-    StoppingCriteria,
-    pipeline,
-)
+from transformers import DynamicCache, LogitsProcessor, StoppingCriteria, pipeline
 
 from specdec_core import generate_with
 from specdec_core.decoding.counts import Metrics

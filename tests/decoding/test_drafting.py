@@ -9,13 +9,7 @@ import torch
 
 from specdec_core.decoding.drawing import DraftRecorder
 from specdec_core.decoding.rows import TokenView
-from specdec_core.decoding.validation import (
-    BAD_ID,
-    BAD_SUM,
-    BAD_TOKEN,
-    validate,
-    worst,
-)
+from specdec_core.decoding.validation import BAD_ID, BAD_SUM, BAD_TOKEN, validate, worst
 from specdec_core.interface import Candidates, Dense, PluginError, PointMass, Proposal, Sparse
 from specdec_core.interface.settings import SamplingSettings
 from specdec_core.sampling.generators import RowGenerators

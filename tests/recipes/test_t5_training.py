@@ -14,12 +14,7 @@ from safetensors.torch import load_file
 from transformers import GenerationConfig
 
 from recipes.builtin_pair.parallel import worker
-from recipes.builtin_t5 import (
-    architectures,
-    distil,
-    train,
-    vocabulary,
-)
+from recipes.builtin_t5 import architectures, distil, train, vocabulary
 from recipes.builtin_t5.batches import Encoded, batches_of, open_split
 from recipes.builtin_t5.vocabulary import END_ID, PAD_ID, VOCABULARY_SIZE, Pair
 

@@ -95,14 +95,8 @@ class ModelDraftSession(DraftSession):
         count: int | None = None,
     ) -> None:
         longest = min(session.capacity, loaded.max_positions or session.capacity)
-        self._model = ModelSession(
-            loaded,
-            session.batch_size,
-            longest + session.max_gamma,
-            session.sources if loaded.encoder_decoder else None,
-            vocab_size=session.vocab_size,
-            encoded=session.encoded,
-            hidden_layers=hidden_layers,
+        self._model = ModelSession.of_batch(
+            loaded, session, longest + session.max_gamma, hidden_layers=hidden_layers
         )
         self._kept = [0] * session.batch_size
         self._drafted = [0] * session.batch_size

@@ -12,15 +12,7 @@ from typing import Annotated, Any, TypeVar, get_type_hints
 from pydantic import BaseModel
 from typer import Option
 
-from specdec_core.cli.options.shared_options import (
-    MaxRuns,
-    Quiet,
-    Ray,
-    Settings,
-    Wide,
-    option_of,
-    validated,
-)
+from specdec_core.cli.options.shared_options import MaxRuns, Quiet, Ray, Settings, Wide, option_of, validated
 from specdec_core.interface.errors import ConfigError
 from specdec_core.interface.settings import GenerationSettings, SamplingSettings, TargetConfig
 from specdec_core.registry.nesting import Keys

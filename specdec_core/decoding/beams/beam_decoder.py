@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 
 from specdec_core.decoding.beams.beam_batch import BeamBatch
 from specdec_core.decoding.beams.beam_draft import BeamDraft, BeamGamma, DraftSearch
@@ -113,7 +112,8 @@ class BeamDecoder:
             gamma,
             spread,
             BatchInfo(len(copies), spread.max_gamma, rows_room, greedy=True),
-            new_tree=partial(BeamDraft, search),
+            # The scores decide on the shape, and drafts are greedy.
+            new_tree=lambda _, budget, probs, record, texts, __: BeamDraft(search, budget, probs, record, texts),
         )
         return BeamBatch(prompts, copies, session, proposer, gamma, search, to_probs, candidates)
 
@@ -123,15 +123,7 @@ class BeamDecoder:
         """Open the target's cache, with a row for each prompt, or for each beam of a recurrent model."""
         if self.target.family.recurrent:
             return BeamRows(self.target, prompts, info.capacity, vocab_size=info.vocab_size)
-        return ModelSession(
-            self.target,
-            len(prompts),
-            capacity,
-            info.sources if self.target.encoder_decoder else None,
-            vocab_size=info.vocab_size,
-            encoded=info.encoded,
-            hidden_layers=layers,
-        )
+        return ModelSession.of_batch(self.target, info, capacity, hidden_layers=layers)
 
     def generations(
         self, batch: BeamBatch, prompts: Sequence[Sequence[int]], returned: int

@@ -7,7 +7,7 @@ so that rows have different numbers of nodes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf
 
@@ -148,23 +148,19 @@ class BeamDraft:
 
     Args:
         search: What is kept.
-        shape: Not read: the scores decide on it. These and the next are the arguments of `NewTree`.
         budget: The maximum number of nodes of each row: u times the levels of its prompt, 0 for finished ones.
         to_probs: The sampling settings for drafts.
         record: Holds the tokens.
         prefixes: The text of each row.
-        numbers: Not read: drafts are greedy.
     """
 
     def __init__(
         self,
         search: DraftSearch,
-        shape: TreeShape,  # noqa: ARG002
         budget: Sequence[int],
         to_probs: LogitsToProbs,
         record: DraftRecord,
         prefixes: Sequence[Sequence[int]],
-        numbers: Callable[[], Sequence[Sequence[float]]],  # noqa: ARG002
     ) -> None:
         self._budget, self._to_probs, self._record, self._prefixes = budget, to_probs, record, prefixes
         self._search = search

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
+from typing import Any, Self
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from specdec_core.interface import LAST_HIDDEN
+from specdec_core.interface import LAST_HIDDEN, SessionInfo
 from specdec_core.interface.errors import ModelError
 from specdec_core.models.device import inference_only, moved, uploaded
 from specdec_core.models.fast.static import WIDEST, Outputs
@@ -99,6 +100,19 @@ class ModelSession:
         self._tree: CachedTree | None = None
         self._placement = Placement(self.device)
         self._exact = loaded.exact_shapes
+
+    @classmethod
+    def of_batch(cls, loaded: LoadedModel, info: SessionInfo, capacity: int, **more: Any) -> Self:
+        """Return a session for the rows of a batch, as drafters know it.
+
+        Args:
+            loaded: The model.
+            info: The batch.
+            capacity: As for `ModelSession`.
+            more: Further arguments of `ModelSession`.
+        """
+        vocab_size, encoded = info.vocab_size, info.encoded
+        return cls(loaded, info.batch_size, capacity, info.sources, vocab_size=vocab_size, encoded=encoded, **more)
 
     @property
     def read(self) -> list[int]:

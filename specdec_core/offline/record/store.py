@@ -4,7 +4,6 @@ Importing this imports no torch.
 """
 
 import json
-import os
 import shutil
 import warnings
 from collections.abc import Sequence
@@ -17,7 +16,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import load_file, save_file
 
 from specdec_core.interface.errors import ConfigError, differences, reading
-from specdec_core.interface.files import input_path, write_text_file, writing_file
+from specdec_core.interface.files import append_to, input_path, write_text_file, writing_file
 from specdec_core.interface.validated import validated
 from specdec_core.offline.record.format import (
     HEADER,
@@ -223,10 +222,7 @@ class TaskWriter:
         """
         data = "".join(line.model_dump_json(exclude_defaults=True) + "\n" for line in lines)
         try:
-            with self._lines.open("ab") as file:
-                file.write(data.encode())
-                file.flush()
-                os.fsync(file.fileno())
+            append_to(self._lines, data.encode())
         except OSError as error:
             raise ConfigError(
                 f"output {self._lines} cannot be written: {error.strerror}; make room for it."

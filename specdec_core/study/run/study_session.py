@@ -7,7 +7,6 @@ before the next begins, so that a stopped study resumes. `specdec_core.study.rep
 
 import hashlib
 import json
-import os
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -19,6 +18,7 @@ from pydantic import TypeAdapter
 
 from specdec_core.interface import ConfigError, Progress, SpecdecError
 from specdec_core.interface.errors import PluginWarning, differences, exception_text, raised_text, without_home
+from specdec_core.interface.files import append_to
 from specdec_core.study.config.study import BASELINE, Run, Study, Task, with_task
 from specdec_core.study.run.finished_repeats import Repeat, RepeatKey, Repeats, RunKey
 from specdec_core.study.run.folder import JOURNAL, RESUMED, StorageError, cannot_store, make_folder, when_stopped
@@ -107,10 +107,7 @@ class Journal:
 
     def _append(self, entry: Mapping[str, Any]) -> None:
         try:
-            with self.path.open("ab") as file:
-                file.write(json.dumps(entry).encode() + b"\n")
-                file.flush()
-                os.fsync(file.fileno())
+            append_to(self.path, json.dumps(entry).encode() + b"\n")
         except OSError as error:
             raise StorageError(
                 f"{self.path}: cannot be written: {error.strerror or error}. {len(self.finished)} finished "
