@@ -1,8 +1,13 @@
 """Acceptance rules and lenience: pure functions of tensors."""
 
 from specdec_core.interface import AcceptanceResult, AcceptanceRule
-from specdec_core.verification.acceptance import SpeculativeSampling, accept, accept_greedy
-from specdec_core.verification.allowing import accept_allowed, accept_greedy_allowed
+from specdec_core.verification.acceptance import (
+    SpeculativeSampling,
+    accept,
+    accept_allowed,
+    accept_greedy,
+    accept_greedy_allowed,
+)
 from specdec_core.verification.distributions import count_accepted, dense, density, draw_next, residual
 
 __all__ = [

@@ -1,7 +1,8 @@
 """Algorithm 1: how many draft tokens are accepted, and which token follows them.
 
 An *accepted* token is a draft token that is committed; a *recovered* token replaces the first one that is
-rejected; a *bonus* token follows when all were accepted. Pure functions: tensors in, tensors out.
+rejected; a *bonus* token follows when all were accepted. Pure functions: tensors in, tensors out. Lossy rules
+accept the tokens that they allow, by the same functions of a draft.
 
 References:
     Leviathan et al. 2023, Algorithm 1, section 2.3, appendices A.1 and A.5 (arXiv 2211.17192).
@@ -20,6 +21,7 @@ from specdec_core.sampling.logits import argmax
 from specdec_core.verification.distributions import (
     at_positions,
     count_accepted,
+    dense,
     density,
     draw_next,
     rejection,
@@ -83,13 +85,29 @@ def accept_greedy(proposal: Proposal, scores: Tensor, lenience: Tensor | None) -
         scores: `[B, K + 1, V]` float32, the target's scores after its logits processors.
         lenience: As for `accept`.
     """
-    width = proposal.tokens.shape[1]
+    lenient = None
+    if lenience is not None and proposal.tokens.shape[1]:
+        lenient = within_greedy_lenience(scores, proposal.tokens, lenience)
+    return accept_greedy_allowed(proposal, scores, lenient)
+
+
+def accept_greedy_allowed(proposal: Proposal, scores: Tensor, passes: Tensor | None) -> AcceptanceResult:
+    """Verify a greedy draft that may differ from the argmax; after a rejection, the argmax follows.
+
+    Args:
+        proposal: Draft tokens `[B, K]` and lengths.
+        scores: `[B, K + 1, V]` float32, the target's scores after its logits processors.
+        passes: `[B, K]` bool, the draft tokens that are accepted besides the argmax; None for none.
+
+    Returns:
+        The result. The deviation is 1 where a token passes that is not the argmax.
+    """
     best = argmax(scores)
-    matches = proposal.tokens == best[:, :width]
+    matches = proposal.tokens == best[:, : proposal.tokens.shape[1]]
     deviation = None
-    if lenience is not None and width:
-        lenient = within_greedy_lenience(scores, proposal.tokens, lenience) & ~matches
-        matches, deviation = matches | lenient, lenient.float()
+    if passes is not None:
+        other = passes & ~matches
+        matches, deviation = matches | other, other.float()
     accepted = count_accepted(matches, proposal)
     at = accepted[:, None]
     largest = scores.gather(2, best[..., None])[..., 0].gather(1, at)[:, 0]
@@ -141,6 +159,59 @@ def accept_on_cpu(proposal: Proposal, p: Tensor, uniforms: Tensor) -> Acceptance
         made.append((n, token, total > 0))
     columns = torch.tensor(made).unbind(dim=1)
     return AcceptanceResult(columns[0], columns[1], columns[2].bool())
+
+
+def accept_allowed(proposal: Proposal, p: Tensor, allowed: Tensor, uniforms: Tensor) -> AcceptanceResult:
+    """Accept the draft tokens that are allowed, and deviate from p as little as this permits.
+
+    With a(x) = 1 for allowed tokens and 0 for others, the token after a rejection is drawn from
+    norm(max(0, p - a q)). Then the token at a verified position has the distribution P with
+
+        TV(P, p) = E = sum_x max(0, a q - p),
+
+    and no choice of the residual R deviates less. Let b = sum a q be the probability of acceptance and
+    Z = sum max(0, p - a q), so that 1 - b = sum (p - a q) = Z - E. Where a q > p, R is 0 and P = a q exceeds p by
+    a q - p, which sums to E. Elsewhere P = a q + (1 - E / Z) (p - a q) <= p. So TV(P, p), the sum of what exceeds
+    p, is E. Any R gives P >= a q, hence TV(P, p) >= E.
+
+    Over a text the variations add up, as those of lenience do: `allowed` must not depend on the draft token it
+    applies to.
+
+    Args:
+        proposal: Draft tokens `[B, K]`, lengths, and q in any form; K is at least 1.
+        p: `[B, K + 1, V]` float32, the target's adjusted distribution at each position.
+        allowed: `[B, K, V]` bool, the tokens that are accepted at each position.
+        uniforms: `[B, K + 1]` float64; only the number that draws the next token is used.
+
+    Returns:
+        The result, with the deviation E of each position.
+    """
+    proposal = with_lengths(proposal)
+    width = proposal.tokens.shape[1]
+    passes = allowed.gather(2, proposal.tokens[..., None])[..., 0]
+    accepted = count_accepted(passes, proposal)
+    checked = accepted.clamp(max=width - 1)
+    p_next = at_positions(p, accepted)
+    # max(0, p - a q) is max(0, p - q) where a token is allowed, and p elsewhere.
+    less = residual(p_next, proposal, checked, rejection(accepted, proposal))
+    weights = torch.where(at_positions(allowed, checked), less, p_next)
+    token, sound = draw_next(weights, uniforms[:, width])
+    # NaN in p is not the rule's concern: decoding reports it where a text gets there.
+    deviation = _excess(proposal, p[:, :width], allowed).nan_to_num(nan=0.0)
+    return AcceptanceResult(accepted, token, sound, deviation)
+
+
+def _excess(proposal: Proposal, p: Tensor, allowed: Tensor) -> Tensor:
+    """Return sum_x max(0, a q - p) at each position, `[B, K]`."""
+    if isinstance(proposal.q, PointMass):
+        x = proposal.tokens[..., None]
+        return ((1 - p.gather(2, x)) * allowed.gather(2, x))[..., 0].clamp(min=0)
+    if isinstance(proposal.q, Sparse):
+        width = proposal.tokens.shape[1]
+        ids, q = proposal.q.ids[:, :width], proposal.q.probabilities[:, :width]
+        return ((q - p.gather(2, ids)).clamp(min=0) * allowed.gather(2, ids)).sum(dim=2)
+    q = dense(proposal.q, proposal.tokens, p.shape[2])
+    return ((q - p).clamp(min=0) * allowed).sum(dim=2)
 
 
 class SpeculativeSampling(AcceptanceRule):
