@@ -44,34 +44,32 @@ def _examples(context: click.Context) -> list[str]:
 
 
 def reference(_: str) -> str:
-    """Return a section for each command. A trainer is one line, as it is on its drafter's page."""
+    """Return a section for each command; the pages of drafters have the options of their trainers."""
     found = [(context.command_path, context) for context in _commands()]
-    options = {path: [*_options(context)] for path, context in found if not _is_trainer(path)}
+    trainers = [context.info_name for path, context in found if path.startswith("specdec train ")]
+    found = [(path, context) for path, context in found if context.info_name not in trainers]
+    options = {path: [*_options(context)] for path, context in found}
     shared = _shared(line for lines in options.values() for line in lines if "--" in line)
     known = {line.partition(" (")[0] for line in shared}
-    keys = {
-        key.replace("_", "-") for model in (SamplingSettings, GenerationSettings) for key in model.model_fields
-    }
-    settings = sorted(keys & {_name(line) for lines in options.values() for line in lines})
+    models = (SamplingSettings, GenerationSettings)
+    keys = {key.replace("_", "-") for model in models for key in model.model_fields}
     parts = [
-        f"## Shared options\n\n{', '.join(f'`--{name}`' for name in settings)} set the keys of these names of "
-        "[`sampling`](study-file.md#sampling-and-draft_sampling) and [`generation`](study-file.md#generation).\n",
+        "## Shared options\n\n`generate` accepts the keys of "
+        "[`sampling`](study-file.md#sampling-and-draft_sampling) and [`generation`](study-file.md#generation) as "
+        "options, such as `--top-k` and `--max-new-tokens`; `record` and `measure` accept most of them.\n",
         *sorted((line for line in shared if _name(line) not in keys), key=_name),
     ]
     for path, context in found:
-        about = " ".join(_help(context).partition("\n\n")[0].split())
-        if _is_trainer(path):
-            parts.append(f"- [`{path}`](drafters/{context.info_name}.md): {_sentence(about)}")
+        if path == "specdec theory":  # its commands follow
             continue
+        about = " ".join(_help(context).partition("\n\n")[0].split())
         shown = "\n".join(_examples(context)[:_EXAMPLES])
-        parts += ["", f"#{'#' * path.count(' ')} `{path}`", "", about, "", f"```sh\n{shown}\n```", ""]
+        parts += ["", f"## `{path}`", "", about, "", f"```sh\n{shown}\n```", ""]
         own = (line for line in options[path] if line.partition(" (")[0] not in known)
         parts += [line for line in own if _name(line) not in keys and not line.startswith("- `STUDY`")]
+        if path == "specdec train":
+            parts.append(f"Trainers: {', '.join(f'[`{name}`](drafters/{name}.md)' for name in trainers)}.")
     return "\n" + re.sub(r"\n{3,}", "\n\n", "\n".join(parts)).strip() + "\n\n"
-
-
-def _is_trainer(path: str) -> bool:
-    return path.startswith("specdec train ")
 
 
 def _sentence(text: str) -> str:
@@ -94,7 +92,8 @@ def _options(context: click.Context) -> Iterator[str]:
         text, _, default = " ".join(record[1].split()).partition(" [")
         facts = [fact for fact in re.split(r"[];] ?\[?", default) if fact and not re.search(r"x[<>]|<=x", fact)]
         facts = [re.sub(r": \((.*)\)$", r": \1", fact) for fact in facts]
-        yield f"- `{shown}`: {_sentence(text)}{''.join(f' ({fact})' for fact in facts)}"
+        about = _sentence(text).partition("; may be repeated")[0].removesuffix(".")
+        yield f"- `{shown}`: {about}{''.join(f' ({fact})' for fact in facts if fact != 'required')}"
 
 
 def _shared(lines: Iterable[str]) -> set[str]:

@@ -9,13 +9,17 @@ from typing import Any
 
 from specdec_core import interface
 
+_ELSEWHERE = {"BestFirstTree", "Branches", "ModelSettings", "ModelsSpec", "Nested"}
+_ELSEWHERE |= {"Progress", "Trainer", "TrainerConfig", "TrainingReport"}
+"""Classes that authors of drafters, controllers and rules seldom see; guides explain them."""
+
 
 def summary(_: str) -> str:
     """Return the classes of the interface, by module, with their fields and methods."""
     modules: dict[str, list[type]] = {}
     for name in interface.__all__:
         thing = getattr(interface, name)
-        if inspect.isclass(thing) and not issubclass(thing, Exception):
+        if inspect.isclass(thing) and not issubclass(thing, Exception) and name not in _ELSEWHERE:
             modules.setdefault(thing.__module__.rpartition(".")[2], []).append(thing)
     parts = (part for module in modules for thing in modules[module] for part in _class(thing))
     return "\n" + "\n".join(parts) + "\n"
@@ -31,8 +35,7 @@ def _class(thing: type) -> Iterator[str]:
 
 def _fields(thing: type) -> Iterator[str]:
     for name, kind in inspect.get_annotations(thing).items():
-        # The settings of models and trainers stand on their own pages.
-        if not name.startswith("_") and name not in {"model_config", *getattr(thing, "model_fields", ())}:
+        if not name.startswith("_") and name != "model_config" and not _inherited(thing, name):
             shown = kind if isinstance(kind, str) else inspect.formatannotation(kind)
             about = re.search(rf"^    {name}: (.*(?:\n {{8}}.*)*)", inspect.getdoc(thing) or "", re.MULTILINE)
             yield f"- `{name}`: {_clause(about[1])}" if about else f"- `{name}: {_short(shown)}`"
@@ -41,7 +44,7 @@ def _fields(thing: type) -> Iterator[str]:
 def _methods(thing: type) -> Iterator[str]:
     for name, value in vars(thing).items():
         method: Any = value.__func__ if isinstance(value, classmethod | staticmethod) else value
-        if name.startswith("_") and name != "__call__":
+        if (name.startswith("_") and name != "__call__") or _inherited(thing, name):
             continue
         if isinstance(method, property):
             yield f"- `{name}`: {_clause(_first_paragraph(method))}"
@@ -53,8 +56,16 @@ def _methods(thing: type) -> Iterator[str]:
             yield f"- `{shown}`: {_clause(_first_paragraph(method))}"
 
 
+def _inherited(thing: type, name: str) -> bool:
+    """Return whether a class of the interface has this member already, and this one only another value of it."""
+    bases = (base for base in thing.__mro__[1:] if base.__module__.startswith("specdec_core."))
+    return any(name in vars(base) for base in bases)
+
+
 def _first_paragraph(thing: object) -> str:
-    return _plain((inspect.getdoc(thing) or "").partition("\n\n")[0])
+    text = _plain((inspect.getdoc(thing) or "").partition("\n\n")[0])
+    # A letter such as q stays one.
+    return re.sub(r"^a\b|^[a-z](?=[a-z])", lambda first: first[0].upper(), text.removeprefix("Return "))
 
 
 def _plain(text: str) -> str:

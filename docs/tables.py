@@ -109,6 +109,8 @@ def hybrids() -> str:
         alike.setdefault(tuple(row[cell] for cell in cells), []).append(name)
     lines = []
     for results, names in alike.items():
+        if "works" not in results:  # Models lists what is refused
+            continue
         answers: dict[str, list[str]] = {}
         for cell, result in zip(cells, results, strict=True):
             answers.setdefault(result, []).append(cell)

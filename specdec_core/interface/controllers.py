@@ -72,7 +72,7 @@ class GammaController(ABC):
 
     @property
     def max_gamma(self) -> int:
-        """The largest gamma it will ever ask for: the setting `max_gamma`, unless it is overridden."""
+        """The largest gamma it will ever ask for; the setting `max_gamma`, unless it is overridden."""
         return int(self.config.max_gamma)
 
     @abstractmethod

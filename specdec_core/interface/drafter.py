@@ -68,9 +68,9 @@ class TargetInfo:
         folder: Base for relative paths in a config.
         features: The target's weights, for drafters that work on its hidden states; None if it has no output
             embedding.
-        model: The target itself, a `LoadedModel`, for drafters made of its weights, which they share or copy and
-            never change. None where it is not loaded, as in the replay of a record, or where the drafter does not
-            draft its tokens.
+        model: The target itself, a `LoadedModel`, for drafters made of its weights. They share or copy them, and
+            never change them. None where it is not loaded, as in the replay of a record, or where the drafter does
+            not draft its tokens.
         build: Creates a nested plugin from its settings, for drafters composed of others. Takes the kind
             (`drafter` or `gamma`), the settings, and the target that the nested drafter works for. None for a
             drafter that is constructed directly.
@@ -123,8 +123,8 @@ class SessionInfo:
         trees: Whether a proposal may be a tree: whether target and acceptance rule verify one.
         metadata: What the caller said of each sequence, such as its user; empty mappings where that was nothing.
         note: Has the result say a text, once, such as why there were no drafts.
-        encoded: What the target's encoder gave, as a draft model's `ModelSession` takes it, which runs its own
-            encoder only if that is another; None without an encoder.
+        encoded: The output of the target's encoder, for a draft model's `ModelSession`, which runs its own encoder
+            only if that is another; None without an encoder.
     """
 
     batch_size: int
@@ -381,9 +381,10 @@ class Drafter(ABC):
         """Start a batch."""
 
     def ready(self, hidden_states: Mapping[int, Tensor]) -> bool:
-        """Return whether it can be asked for a draft: if it names no `hidden_layers`, or there are hidden states.
+        """Return whether it can be asked for a draft.
 
-        A drafter composed of others overrides this if some of them can draft without.
+        It can if it names no `hidden_layers`, or if there are hidden states. A drafter composed of others
+        overrides this if some of them can draft without.
 
         Args:
             hidden_states: Those of the step's request; empty in steps without.

@@ -49,7 +49,7 @@ class Outcome:
 
     @property
     def rejected(self) -> tuple[bool, ...]:
-        """Whether a draft token was rejected in each sequence: there was one after the accepted ones."""
+        """Whether a draft token was rejected in each sequence."""
         if self.parents is None or self.paths is None:
             return tuple(accepted < drafted for drafted, accepted in zip(self.drafted, self.accepted, strict=True))
         pairs = zip(self.parents, self.paths, strict=True)
@@ -120,11 +120,11 @@ class StepReport:
         draft_seconds: Wall time of the drafter's `propose` and `commit`.
         verify_seconds: Wall time of the target's forward pass and the acceptance, up to the wait for the device.
         step_seconds: Wall time of the whole step.
-        deviation: Total variation from the target's distribution that lenience cost in each sequence, summed over
-            the verified positions: sum_x min(p / l, q) - min(p, q); 0 where l = 1. For greedy decoding, the number
-            of accepted tokens that are not the argmax.
-        forced: The positions in each sequence's `outcome.committed` of the tokens that a constraint forced, which
-            nobody drafted; empty without a constraint.
+        deviation: Total variation from the target's distribution that lenience cost in each sequence. It is the
+            sum over the verified positions of sum_x min(p / l, q) - min(p, q); 0 where l = 1. For greedy decoding,
+            the number of accepted tokens that are not the argmax.
+        forced: The positions in each sequence's `outcome.committed` that a constraint forced; nobody drafted them.
+            Empty without a constraint.
         verification: How each sequence's draft was verified; None unless an observer asks for it.
     """
 
@@ -163,7 +163,7 @@ class StepReport:
 
     @property
     def rejected_tokens(self) -> tuple[tuple[int, ...], ...]:
-        """The draft tokens that were rejected in each sequence: one of a line, several of a tree, or none."""
+        """The draft tokens that were rejected in each sequence; several of a tree, at most one of a line."""
         outcome = self.outcome
         if outcome.parents is None or outcome.paths is None:
             pairs = zip(self.draft_tokens, outcome.accepted, strict=True)

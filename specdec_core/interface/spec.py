@@ -151,9 +151,9 @@ class PluginSpec:
         kind: What it plugs into.
         name: The name used in a study.
         factory: `package.module:Class`, imported only when a run needs it.
-        config: The pydantic model of its settings, a `DrafterConfig`, `LenienceConfig`, `RuleConfig` or
-            `TrainerConfig` for plugins of those kinds. The first line of its docstring is the plugin's summary in
-            listings. Its module must import without torch.
+        config: The pydantic model of its settings. For plugins of those kinds, it is a `DrafterConfig`,
+            `LenienceConfig`, `RuleConfig` or `TrainerConfig`. The first line of its docstring is the plugin's
+            summary in listings. Its module must import without torch.
         shorthand: The setting that a bare value in a study fills: with `gamma`, `gamma: 5` means
             `gamma: {name: fixed, gamma: 5}`. None where a bare value has no meaning.
         aliases: Other names that a study may use. Results, tables and listings show `name`.

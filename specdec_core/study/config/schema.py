@@ -83,11 +83,11 @@ class PromptsConfig(Validated):
     tokens: tuple[Annotated[tuple[_TokenId, ...], Field(min_length=1)], ...] | None = None
     """The prompts as lists of the target's token ids, to which nothing is added."""
     path: Path | None = None
-    """Local copy of the benchmark: a file or a folder. By default the one on the hub."""
+    """Local copy of the benchmark; by default the one on the hub."""
     config: str | None = None
-    """Configuration of the dataset or benchmark, if it has several; `qualitative` for `speed-bench`."""
+    """Configuration of the dataset or benchmark, if it has several."""
     split: str | None = None
-    """Split, such as `test` or `train[:100]`; optional if there is only one."""
+    """Split, such as `test` or `train[:100]`."""
     revision: str | None = None
     """Branch, tag or commit of a dataset on the hub."""
     column: str | None = None
@@ -100,13 +100,13 @@ class PromptsConfig(Validated):
     group: _Groups | None = None
     """One or two columns by whose values results are also reported."""
     chat: bool | None = None
-    """Treat each text as a user message; by default only those of a benchmark."""
+    """Treat each text as a user message; benchmarks do."""
     system: Annotated[str, Field(min_length=1)] | None = None
-    """System message before each text, and before chats without one; requires `chat`."""
+    """System message; requires `chat`."""
     turns: Literal["all", "first"] = "all"
     """Turns of a conversation to decode: `all` or the `first`."""
     shuffle: Annotated[int, Field(ge=0)] | None = None
-    """Seed of a random order; with `limit`, of a random sample."""
+    """Seed of a random order."""
     limit: Annotated[int, Field(ge=1)] | None = None
     """The most prompts to use."""
     chat_template: Path | None = None
@@ -323,7 +323,7 @@ class RunConfig(Validated):
     gamma: Any = None
     """Tokens drafted per step: a number, a name, or a mapping."""
     engine: EngineConfig | None = None
-    """A server that decodes the prompts instead, with the `drafter` and `gamma` that a replay forecasts."""
+    """A server that decodes the prompts instead."""
     lenience: Any = None
     """Lenience l in (0, 1], by default 1, which is lossless: a number, a name, or a mapping."""
     rule: Any = None
@@ -333,7 +333,7 @@ class RunConfig(Validated):
     draft_sampling: SamplingSettings | None = None
     """Sampling settings of the drafter (section 6); by default the target's."""
     tasks: Annotated[tuple[str, ...], Field(min_length=1)] | None = None
-    """Names of the tasks to run it on, `*` for any text; by default all."""
+    """Names of its tasks, `*` for any text; by default all."""
     grid: _Grid = Field(default_factory=dict)
     """Dotted keys with lists of values. Every combination becomes a run."""
 
@@ -349,9 +349,9 @@ class StudyConfig(Validated):
     """A study: a benchmark of drafters that `specdec compare` runs."""
 
     target: AnyTarget | None = None
-    """The target: a mapping, or only the model. Optional if every task has one."""
+    """The target: a mapping, or only the model."""
     prompts: AnyPrompts | None = None
-    """The prompts: a mapping, or a list of texts. Optional if every task has some."""
+    """The prompts: a mapping, or a list of texts."""
     warmup_prompts: AnyPrompts | None = None
     """Other prompts that drafters with a memory decode first in each repeat, unmeasured."""
     sampling: SamplingSettings = SamplingSettings()
@@ -365,7 +365,7 @@ class StudyConfig(Validated):
     auto_find_batch_size: bool = False
     """Decode a batch in halves where memory is short, instead of failing the run."""
     repeats: AnyRepeats = RepeatsConfig(min=3, max=3)
-    """How often each run is timed, in turns: a number, a mapping, or `auto` for its defaults."""
+    """How often each run is timed: a number, a mapping, or `auto` for its defaults."""
     timing: bool = True
     """`false` measures acceptance alone: each run decodes once, and with `--ray` side by side."""
     deploy: Literal["vllm"] | None = None
