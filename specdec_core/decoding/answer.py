@@ -15,6 +15,7 @@ from specdec_core.interface import AcceptanceResult, AcceptanceRule, PluginError
 from specdec_core.models.device import fetched
 from specdec_core.sampling.logits import argmax
 from specdec_core.verification import SpeculativeSampling
+from specdec_core.verification.acceptance import accept_greedy_on_cpu, accept_on_cpu
 
 T = TypeVar("T")
 
@@ -24,7 +25,7 @@ _EXPONENT = 0x7F800000
 """The bits of a float32 that are all 1 where it is infinite or NaN."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class Answered:
     """The answer to a draft; a list entry for each row.
 
@@ -255,6 +256,22 @@ def _followed(
         sound.append(bits[row][last + 1] & _EXPONENT != _EXPONENT)  # neither infinite nor NaN
         paths.append(path)
     return accepted, token, sound, paths
+
+
+def answer_on_cpu(proposal: Proposal, p: Tensor, numbers: list[list[float]], faults: Tensor | None) -> Answered:
+    """Verify a line on a CPU by Algorithm 1, with l = 1.
+
+    Args:
+        proposal: The draft `[B, K]`.
+        p: `[B, K + 1, V]` float32, the target's adjusted distributions; its scores where it decodes greedily.
+        numbers: `[B][K + 1]`, the random numbers; empty where the target decodes greedily.
+        faults: `[B, K]`, a code for each position; None if nothing can be wrong with the draft.
+    """
+    draft = cut(proposal.tokens.tolist(), proposal.lengths)
+    made = accept_on_cpu(proposal.q, draft, p, numbers) if numbers else accept_greedy_on_cpu(draft, p)
+    accepted, token, sound = map(list, zip(*made, strict=True))
+    fault = FINE if faults is None else worst(faults.tolist(), proposal.lengths)
+    return Answered(proposal.lengths, draft, accepted, token, [], None, None, sound, fault)
 
 
 def cut(rows: Sequence[list[T]], lengths: Sequence[int]) -> list[list[T]]:

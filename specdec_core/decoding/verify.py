@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from specdec_core.decoding.answer import Answered, decide, fetch, wrong_values
+from specdec_core.decoding.answer import Answered, answer_on_cpu, decide, fetch, wrong_values
 from specdec_core.decoding.captured import replay
 from specdec_core.decoding.guard import PluginGuard, opened
 from specdec_core.decoding.rows import Row
@@ -107,8 +107,8 @@ class ModelOracle(Oracle):
 
         After a rollback, or forced tokens, rows hold tokens whose predecessor the model has not read.
         """
-        unread = (len(row.tokens) - n != 1 for row, n in zip(rows, self.session.read, strict=True))
-        if self._hidden is None or any(unread):
+        pairs = zip(rows, self.session.read, strict=True)
+        if self._hidden is None or any(len(row.tokens) - n != 1 for row, n in pairs):
             return {}
         return {LAST_HIDDEN: self._hidden, **self.session.hidden_states}
 
@@ -233,6 +233,9 @@ class ModelOracle(Oracle):
             p, self._p = self.to_probs.scores(flat, prefixes).view(logits.shape), None
         else:
             p = self._p = self.to_probs(flat, prefixes, out=self._room_for(flat)).view(logits.shape)
+        plain = lenience is None and proposal.parents is None and type(rule) is SpeculativeSampling
+        if plain and p.device.type == "cpu":
+            return answer_on_cpu(proposal, p, numbers, faults)
         l_each = None if lenience is None else uploaded(lenience, p.device)
         uniforms = uploaded(numbers, p.device, torch.float64) if numbers else None
         if type(rule) is SpeculativeSampling:

@@ -10,11 +10,15 @@ References:
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 from torch import Tensor
 
 from specdec_core.interface import AcceptanceResult, AcceptanceRule, PointMass, Proposal, Sparse
+from specdec_core.interface.proposal import Distribution
 from specdec_core.interface.rules import TokenRuleConfig
 from specdec_core.sampling.generators import draw_from_row
 from specdec_core.sampling.logits import argmax
@@ -115,50 +119,74 @@ def accept_greedy_allowed(proposal: Proposal, scores: Tensor, passes: Tensor | N
     return AcceptanceResult(accepted, best.gather(1, at)[:, 0], largest - largest == 0, deviation)
 
 
-def accept_on_cpu(proposal: Proposal, p: Tensor, uniforms: Tensor) -> AcceptanceResult:
+def accept_on_cpu(
+    q: Distribution, drafts: Sequence[Sequence[int]], p: Tensor, uniforms: Sequence[Sequence[float]]
+) -> list[tuple[int, int, bool]]:
     """Accept or reject each draft token, and draw the token that follows: `accept` for a line on a CPU.
 
     After a forward pass has evicted the processor's caches, each small tensor operation takes 10 to 20 us, and
     `accept` has twenty of them. This has a handful, and looks only at positions up to the first rejection.
 
     Args:
-        proposal: Draft tokens `[B, K]`, lengths, and q in any form; a line.
+        q: The distributions that the draft tokens were drawn from, in any form.
+        drafts: The draft tokens of each of B sequences.
         p: `[B, K + 1, V]` float32, the target's adjusted distribution at each position.
-        uniforms: `[B, K + 1]` float64: r_1 ... r_K, then the number that draws the next token.
+        uniforms: `[B][K + 1]`: r_1 ... r_K, then the number that draws the next token.
+
+    Returns:
+        The fields of `AcceptanceResult` for each sequence.
     """
-    q = None if isinstance(proposal.q, PointMass) else proposal.q.probabilities.float().numpy()
-    ids = proposal.q.ids.numpy() if isinstance(proposal.q, Sparse) else None
-    drafts, numbers = proposal.tokens.tolist(), uniforms.tolist()
+    of_q = None if isinstance(q, PointMass) else q.probabilities.float().numpy()
+    ids = q.ids.numpy() if isinstance(q, Sparse) else None
     made = []
-    for row, p_row in enumerate(p.numpy()):
-        draft, r = drafts[row][: proposal.lengths[row]], numbers[row]
+    for row, (draft, r, p_row) in enumerate(zip(drafts, uniforms, p.numpy(), strict=True)):
         n = 0
         for x in draft:
-            if q is None:
+            if of_q is None:
                 q_x = 1.0
             elif ids is None:
-                q_x = float(q[row, n, x])
+                q_x = of_q.item(row, n, x)
             else:
-                q_x = float(q[row, n, ids[row, n] == x].sum())
-            if not r[n] * q_x < float(p_row[n, x]):  # in float64, as in `accept`; numpy would round to float32
+                q_x = float(of_q[row, n, ids[row, n] == x].sum())
+            if not r[n] * q_x < p_row.item(n, x):  # in float64, as in `accept`; numpy would round to float32
                 break
             n += 1
         weights = p_row[n]
         if n < len(draft):
-            weights = weights.copy()
-            if q is None:
+            if of_q is None:
+                weights = weights.copy()
                 weights[draft[n]] -= 1
             elif ids is None:
-                weights -= q[row, n]
+                weights = weights - of_q[row, n]
             else:
-                np.subtract.at(weights, ids[row, n], q[row, n])  # padding repeats ids
+                weights = weights.copy()
+                np.subtract.at(weights, ids[row, n], of_q[row, n])  # padding repeats ids
             np.maximum(weights, 0, out=weights)
         token, total = draw_from_row(weights, r[-1])
         if total == 0:  # p equals q up to rounding
             token, total = draw_from_row(p_row[n], r[-1])
         made.append((n, token, total > 0))
-    columns = torch.tensor(made).unbind(dim=1)
-    return AcceptanceResult(columns[0], columns[1], columns[2].bool())
+    return made
+
+
+def accept_greedy_on_cpu(drafts: Sequence[Sequence[int]], scores: Tensor) -> list[tuple[int, int, bool]]:
+    """Verify greedy lines on a CPU: `accept_greedy` in one operation.
+
+    Args:
+        drafts: The draft tokens of each of B sequences.
+        scores: `[B, K + 1, V]` float32, the target's scores after its logits processors.
+
+    Returns:
+        The fields of `AcceptanceResult` for each sequence.
+    """
+    values = scores.numpy()
+    made = []
+    for row, (draft, best) in enumerate(zip(drafts, values.argmax(axis=-1).tolist(), strict=True)):
+        n = 0
+        while n < len(draft) and draft[n] == best[n]:
+            n += 1
+        made.append((n, best[n], math.isfinite(values.item(row, n, best[n]))))
+    return made
 
 
 def accept_allowed(proposal: Proposal, p: Tensor, allowed: Tensor, uniforms: Tensor) -> AcceptanceResult:
@@ -231,7 +259,9 @@ class SpeculativeSampling(AcceptanceRule):
         if proposal.parents is not None:
             return accept_tree(proposal, p, uniforms)
         if p.device.type == "cpu" and lenience is None:
-            return accept_on_cpu(proposal, p, uniforms)
+            drafts = [draft[:n] for draft, n in zip(proposal.tokens.tolist(), proposal.lengths, strict=True)]
+            made = accept_on_cpu(proposal.q, drafts, p, uniforms.tolist())
+            return AcceptanceResult(*map(torch.tensor, zip(*made, strict=True)))
         return accept(proposal, p, lenience, uniforms)
 
     def greedy(self, proposal: Proposal, scores: Tensor, lenience: Tensor | None) -> AcceptanceResult:

@@ -5,8 +5,7 @@ import torch
 
 from specdec_core.interface import Dense, PointMass, Proposal, Sparse
 from specdec_core.sampling.generators import MAX_UNIFORM
-from specdec_core.verification import accept
-from specdec_core.verification.acceptance import accept_on_cpu
+from specdec_core.verification import SpeculativeSampling, accept
 
 B, K = 200, 3
 
@@ -37,6 +36,10 @@ def sparse(q, generator):
     return Sparse(torch.cat([ids, again], dim=2), torch.cat([q.gather(2, ids), torch.zeros(B, K, 5)], dim=2))
 
 
+def on_cpu(proposal, p, uniforms):
+    return SpeculativeSampling().sample(proposal, p, None, uniforms)
+
+
 def assert_equal(one, other):
     for field in ("accepted", "token", "sound"):
         assert getattr(one, field).dtype == getattr(other, field).dtype
@@ -49,7 +52,7 @@ def test_sampled(vocab, form):
     proposal, p, uniforms = case(vocab, form)
     together, given = accept(proposal, p, None, uniforms), p.clone()
     assert set(together.accepted.tolist()) == {0, 1, 2, 3}
-    assert_equal(accept_on_cpu(proposal, p, uniforms), together)
+    assert_equal(on_cpu(proposal, p, uniforms), together)
     assert torch.equal(p, given)
 
 
@@ -62,7 +65,7 @@ def test_a_draft_token_with_no_residual_that_p_excludes(vocab, form):
     q = Dense(q) if form == "dense" else sparse(q, torch.Generator().manual_seed(2))
     proposal = Proposal(torch.ones(B, K, dtype=torch.long), (K,) * B, q)
     uniforms = torch.full((B, K + 1), 0.5, dtype=torch.float64)
-    assert_equal(accept_on_cpu(proposal, p, uniforms), accept(proposal, p, None, uniforms))
+    assert_equal(on_cpu(proposal, p, uniforms), accept(proposal, p, None, uniforms))
 
 
 @pytest.mark.parametrize("form", ["dense", "sparse"])
@@ -70,7 +73,7 @@ def test_a_draft_token_with_no_residual_that_p_excludes(vocab, form):
 def test_nan_in_p(vocab, form):
     proposal, p, uniforms = case(vocab, form)
     p[::2, 1] = torch.nan
-    found, expected = accept_on_cpu(proposal, p, uniforms), accept(proposal, p, None, uniforms)
+    found, expected = on_cpu(proposal, p, uniforms), accept(proposal, p, None, uniforms)
     assert torch.equal(found.sound, expected.sound)
     assert not found.sound.all()
     assert torch.equal(found.accepted, expected.accepted)
@@ -80,4 +83,4 @@ def test_nan_in_p(vocab, form):
 def test_an_empty_proposal():
     _, p, uniforms = case(300, "dense")
     empty = Proposal.empty(B)
-    assert_equal(accept_on_cpu(empty, p[:, :1], uniforms[:, :1]), accept(empty, p[:, :1], None, uniforms[:, :1]))
+    assert_equal(on_cpu(empty, p[:, :1], uniforms[:, :1]), accept(empty, p[:, :1], None, uniforms[:, :1]))
