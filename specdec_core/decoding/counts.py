@@ -329,12 +329,13 @@ class Tally:
                 self.origins[row].extend(origins)
                 self.seconds[row] = now
         self._deviation += sum(report.deviation)
-        self._draft_calls += report.draft_calls
+        calls = report.draft_calls
+        self._draft_calls += calls
         self._tree_steps += outcome.parents is not None
         self._forced += sum(map(len, report.forced))
         times = self._first
         if report.step:
-            self._timed_draft_calls += report.draft_calls
+            self._timed_draft_calls += calls
             self._steps_asked[max(report.asked)] += 1
             times = self._times[max(outcome.drafted)]
         times.steps += 1

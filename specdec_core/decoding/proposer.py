@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import reprlib
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import repeat
 from time import perf_counter
 from types import MappingProxyType
 
@@ -78,6 +77,9 @@ class Proposer:
         self.seconds = 0.0
         self._failures = 0
         self._failed = False
+        self._asking = guard.calling(drafter, self._step_failed)
+        self._telling = guard.calling(drafter, self._drop_drafter)
+        self._controlling = guard.calling(gamma)
         if drafter is not None and gamma is not None:
             with guard.calling(drafter):
                 limit = drafter.max_length
@@ -116,14 +118,12 @@ class Proposer:
         self.asked = self._nothing_asked
         session = self._draft_session
         if session is not None and self._drafter is not None:
-            budget, depth, tree = self._plan(
-                self._drafter.clipped(tokens, room, self._guard.note), waiting or repeat(0)
-            )
+            budget, depth, tree = self._plan(self._drafter.clipped(tokens, room, self._guard.note), waiting)
             if any(budget):
                 begun = perf_counter()
                 self._failures = self._failures if self._failed else 0
                 self._failed = False
-                with self._guard.calling(self._drafter, self._step_failed):
+                with self._asking:
                     if self._drafter.ready(hidden_states):
                         self.asked = budget
                         self.request.start(tokens, budget, hidden_states, self._keep_drafting(), tree, depth)
@@ -167,19 +167,22 @@ class Proposer:
                 session.close()
 
     def _plan(
-        self, room: Sequence[int], waiting: Iterable[int]
+        self, room: Sequence[int], waiting: Sequence[int]
     ) -> tuple[tuple[int, ...], tuple[int, ...], TreeShape | None]:
         """Return the budget of each sequence, the length that a path of it may have, and the tree if it is one."""
         session = self._gamma_session
         if session is not None:
-            with self._guard.calling(self._gamma):
+            with self._controlling:
                 asked = session.plan()
                 if asked is not self._last_plan:  # a tuple or a tree that has been checked cannot change
                     self._last_plan = checked_plan(asked, self._info.batch_size, self._max_gamma)
         plan = self._last_plan
         if isinstance(plan, tuple):
-            planned = [max(most - held, 0) for most, held in zip(plan, waiting, strict=False)]
-            budget = tuple(map(min, planned, room))
+            if waiting:
+                room = [
+                    min(left, max(most - held, 0)) for left, most, held in zip(room, plan, waiting, strict=True)
+                ]
+            budget = tuple(map(min, plan, room))
             return budget, budget, None
         most = min(len(plan), self._info.max_gamma)
         depth = tuple(min(left, plan.depth) for left in room)
@@ -196,7 +199,7 @@ class Proposer:
 
         def keep_drafting(confidence: Sequence[float]) -> Sequence[bool]:
             # Guarded by itself: what the controller does wrong is not the drafter's failure.
-            with self._guard.calling(self._gamma):
+            with self._controlling:
                 batch = self._info.batch_size
                 answer = [bool(more) for more in session.keep_drafting(confidence)]
                 if len(answer) == batch:
@@ -215,7 +218,7 @@ class Proposer:
         session = self._draft_session
         if session is not None:
             begun = perf_counter()
-            with self._guard.calling(self._drafter, self._drop_drafter):
+            with self._telling:
                 session.commit(outcome)
             self.seconds += perf_counter() - begun  # also of a call that raised
 
@@ -223,7 +226,7 @@ class Proposer:
         """Have the drafter keep only the first `lengths[b]` committed tokens of each sequence b."""
         session = self._draft_session
         if session is not None:
-            with self._guard.calling(self._drafter, self._drop_drafter):
+            with self._telling:
                 session.rollback(lengths)
 
     def observe(self, report: StepReport) -> None:
@@ -231,7 +234,7 @@ class Proposer:
         self._guard.step = report.step + 1
         self.seconds = 0.0
         if self._gamma_session is not None:
-            with self._guard.calling(self._gamma):
+            with self._controlling:
                 self._gamma_session.observe(report)
 
     def close(self) -> None:

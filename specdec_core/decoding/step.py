@@ -40,9 +40,12 @@ class Oracle(ABC):
         """Return how many tokens may be drafted for each row."""
         return [row.room for row in rows]
 
-    def waiting(self, rows: Sequence[Row]) -> Sequence[int]:
-        """Return how many tokens of each row, which are read with its draft, take the place of draft tokens."""
-        return [0] * len(rows)
+    def waiting(self, rows: Sequence[Row]) -> Sequence[int]:  # noqa: ARG002
+        """Return how many tokens of each row, which are read with its draft, take the place of draft tokens.
+
+        Nothing if no row has any.
+        """
+        return ()
 
     @abstractmethod
     def answer(self, rows: Sequence[Row], proposal: Proposal, faults: Tensor | None) -> Answered:

@@ -1,8 +1,8 @@
 """The outcome of a step, which drafters learn from, and its report, which controllers and observers see."""
 
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Literal, TypeAlias
 
 TokenOrigin: TypeAlias = Literal["accepted", "recovered", "bonus", "forced"]
@@ -51,7 +51,7 @@ class Outcome:
     def rejected(self) -> tuple[bool, ...]:
         """Whether a draft token was rejected in each sequence."""
         if self.parents is None or self.paths is None:
-            return tuple(accepted < drafted for drafted, accepted in zip(self.drafted, self.accepted, strict=True))
+            return tuple(map(operator.lt, self.accepted, self.drafted))
         pairs = zip(self.parents, self.paths, strict=True)
         return tuple((path[-1] if path else -1) in parents for parents, path in pairs)
 
@@ -139,20 +139,19 @@ class StepReport:
     forced: tuple[tuple[int, ...], ...] = ()
     verification: tuple[Verification, ...] | None = None
 
-    @cached_property  # a controller may read it once for each row
+    @property
     def verified(self) -> tuple[int, ...]:
         """Number of positions verified in each sequence: up to the first rejection, or the sequence's end.
 
         At a position of a tree there may be several draft tokens, of which at most one is accepted.
         """
         rows = zip(self.outcome.rejected, self.outcome.accepted, self.outcome.committed, strict=True)
-        return tuple(accepted + int(rejected and len(new) > accepted) for rejected, accepted, new in rows)
+        return tuple([accepted + int(rejected and len(new) > accepted) for rejected, accepted, new in rows])
 
-    @cached_property
+    @property
     def origins(self) -> tuple[tuple[TokenOrigin, ...], ...]:
         """Where each committed token of each sequence comes from."""
-        rows = zip(self.outcome.rejected, self.outcome.accepted, self.outcome.committed, strict=True)
-        origins = tuple(_origins(*row) for row in rows)
+        origins = tuple(map(_origins, self.outcome.rejected, self.outcome.accepted, self.outcome.committed))
         if not any(self.forced):
             return origins
         forced: TokenOrigin = "forced"

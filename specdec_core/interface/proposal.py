@@ -88,8 +88,8 @@ class Proposal:
 
     def made_by_core(self, origin: ProposalOrigin) -> Proposal:
         """Return the same proposal, of an origin."""
-        made = replace(self)
-        object.__setattr__(made, "origin", origin)
+        made = object.__new__(Proposal)
+        made.__dict__.update(self.__dict__, origin=origin)
         return made
 
     def shortened(self, lengths: Sequence[int]) -> Proposal:
