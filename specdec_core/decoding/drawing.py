@@ -41,7 +41,7 @@ from specdec_core.sampling.candidates import (
     tempered,
     write_log_weights,
 )
-from specdec_core.sampling.generators import RowGenerators, invert
+from specdec_core.sampling.generators import RowGenerators, draw
 from specdec_core.sampling.logits import PREFIX_READERS, LogitsToProbs, argmax
 from specdec_core.verification.distributions import possible
 
@@ -52,6 +52,8 @@ KeepDrafting: TypeAlias = Callable[[Sequence[float]], Sequence[bool]]
 """Asks the gamma controller which sequences draft another token, given q(x) of the token each has just drafted."""
 Numbers: TypeAlias = list[list[float]]
 """Random numbers of each sequence."""
+Uniforms: TypeAlias = Tensor | Sequence[float]
+"""Random numbers of a position, as `draw` takes them."""
 NewTree: TypeAlias = Callable[
     [TreeShape, Sequence[int], LogitsToProbs, "DraftRecord", Sequence[Sequence[int]], Callable[[], Numbers]],
     LevelDraft,
@@ -65,8 +67,8 @@ class DraftSampler:
     def start(self, tokens: Sequence[Sequence[int]], budget: Sequence[int]) -> None:
         """Begin a step after the committed tokens of each sequence, with at most `budget[b]` draft tokens."""
 
-    def draw(self, q: Tensor, uniforms: Callable[[], Tensor], position: int, left: Sequence[int]) -> Tensor:  # noqa: ARG002
-        """Return a token `[B]` of each sequence, V where q is NaN: the result is nobody else's.
+    def draw(self, q: Tensor, uniforms: Callable[[], Uniforms], position: int, left: Sequence[int]) -> Tensor:  # noqa: ARG002
+        """Return a token `[B]` of each sequence; any where q is NaN. The result is nobody else's.
 
         Args:
             q: `[B, V]`, what it is drawn from.
@@ -74,7 +76,7 @@ class DraftSampler:
             position: Of the token in the draft.
             left: How many tokens each sequence may still take; the token of one with 0 is not used.
         """
-        return invert(q, uniforms())[0]
+        return draw(q, uniforms())
 
     def draw_candidate(
         self,
@@ -169,9 +171,7 @@ class DraftRecord:
             tokens: The tokens.
             source: Where its q is: in `next_q()` if it is written.
         """
-        if isinstance(tokens, Tensor) and tokens.device.type == "cpu":
-            tokens = tokens.tolist()
-        self._tokens.append(tokens)
+        self._tokens.append(tokens.tolist() if isinstance(tokens, Tensor) and tokens.is_cpu else tokens)
         self._sources.append(source)
 
     def add_line(self, tokens: Tensor, q: Distribution) -> None:
@@ -214,7 +214,7 @@ class DraftRecord:
             return moved(Proposal.from_rows(self._extension).tokens, self.device)
         if not self._tokens:
             return self._columns[:, :0]
-        if all(isinstance(tokens, list) for tokens in self._tokens):
+        if self.device.type == "cpu" or all(isinstance(tokens, list) for tokens in self._tokens):
             return uploaded(np.array(self._tokens, dtype=np.int64).T, self.device)
         return torch.stack([self._at(number) for number in range(len(self))], dim=1)
 
@@ -235,7 +235,7 @@ class DraftRecord:
             return self._line[1]
         if self._extended_q:
             return Dense(self.buffer[:, : max(map(len, self._extension))])
-        if all(source == "certain" for source in sources):
+        if sources.count("certain") == len(sources):
             return PointMass()
         candidates = [source for source in sources if isinstance(source, list)]
         if len(candidates) == len(sources):
@@ -385,17 +385,10 @@ class DraftRecorder:
         check_values(logits, "logits", "[B, V]", (self._shape[0], self._shape[2]))
         given = moved(logits, self._device)
         prefixes = self._current_prefixes() if self._to_probs.needs_prefix else None
-        if self._to_probs.greedy:
-            # q is one-hot on the drawn token: a point mass says so without V numbers a token.
-            scores = self._to_probs.scores(given, prefixes)
-            token = argmax(scores)
-            self._record.add(token, "certain")
-            self._advance(None if self._keep_drafting is None else confidence_in(token, scores.softmax(dim=-1)))
-            token = self._sampler.all_told(token, len(self._record) - 1)
-        else:
-            q = self._to_probs(given, prefixes, out=self._record.next_q())
-            token = self._draw(q)
-        return moved(token, logits.device)
+        token, scores = self._draw_next(given, prefixes)
+        greedy = self._to_probs.greedy
+        self._advance(lambda: confidence_in(token, scores.softmax(dim=-1) if greedy else scores))
+        return moved(self._sampler.all_told(token, len(self._record) - 1) if greedy else token, logits.device)
 
     @inference_only
     def sample_line(self, run: Callable[[Line], Sequence[Tensor] | None]) -> bool:
@@ -407,16 +400,31 @@ class DraftRecorder:
             self._uncaptured = reason if self._device.type == "cuda" else None  # elsewhere it costs little
             return False
         numbers = [[] for _ in self.budget] if self._to_probs.greedy else self._take_numbers()
-        made = run(Line(self._line_sampler, self.budget, numbers, self._device))
+        made = run(
+            Line(self._line_sampler, self.budget, numbers, self._device, lambda logits: self._draw_next(logits)[0])
+        )
         if made is None:
             return False
-        width = max(self.budget)
-        tokens, *sampled = made
-        if sampled:
-            self.faults = sampled[1][:, :width] if len(sampled) > 1 else None
-        self._record.add_line(tokens[:, :width], Dense(sampled[0][:, :width]) if sampled else PointMass())
-        self._lengths, self._left, self._in_line = list(self.budget), [0] * len(self.budget), True
+        if made:
+            width = max(self.budget)
+            tokens, *sampled = made
+            if sampled:
+                self.faults = sampled[1][:, :width] if len(sampled) > 1 else None
+            self._record.add_line(tokens[:, :width], Dense(sampled[0][:, :width]) if sampled else PointMass())
+            self._in_line = True
+        self._lengths, self._left = list(self.budget), [0] * len(self.budget)
         return True
+
+    def _draw_next(self, logits: Tensor, prefixes: list[list[int]] | None = None) -> tuple[Tensor, Tensor]:
+        """Draw and record a token of each sequence, `[B]`; return also q, or the scores if greedy, `[B, V]`."""
+        if not self._to_probs.greedy:
+            q = self._to_probs(logits, prefixes, out=self._record.next_q())
+            return self._draw(q), q
+        # q is one-hot on the drawn token: a point mass says so without V numbers a token.
+        scores = self._to_probs.scores(logits, prefixes)
+        token = argmax(scores)
+        self._record.add(token, "certain")
+        return token, scores
 
     @property
     def uncaptured(self) -> str | None:
@@ -425,7 +433,7 @@ class DraftRecorder:
         return next(filter(None, found), None)
 
     def _why_uncaptured(self) -> str | None:
-        if self._is_fork:
+        if self._is_fork and self._device.type != "cpu":
             return "the draft is a part of another drafter's"
         if self._keep_drafting is not None:
             return "the gamma controller reads the confidence of each draft token"
@@ -439,6 +447,7 @@ class DraftRecorder:
         self._drawn_directly = True
         q = self._record.next_q().copy_(probabilities)
         token = self._draw(self._to_probs.legal_only_(q, self._current_prefixes))
+        self._advance(lambda: confidence_in(token, q))
         return moved(token, probabilities.device)
 
     def sample_candidates(self, rows: Sequence[Candidates | None]) -> list[int]:
@@ -460,7 +469,7 @@ class DraftRecorder:
                     at, numbers[index][position], index, position
                 )
         self._record.add(tokens, drawn_from)
-        self._advance(confidence)
+        self._advance(lambda: confidence)
         return list(tokens)
 
     def _draw_best(self, rows: Sequence[Candidates | None]) -> list[int]:
@@ -472,7 +481,7 @@ class DraftRecorder:
                     confidence[index] = tempered(row, 1.0).probability(tokens[index])
         position, took = len(self._record), [left > 0 for left in self._left]
         self._record.add(tokens, "certain")
-        self._advance(confidence)
+        self._advance(lambda: confidence)
         told = (self._sampler.told(token, index, position) for index, token in enumerate(tokens))
         return [own if more else token for own, token, more in zip(told, tokens, took, strict=True)]
 
@@ -601,29 +610,30 @@ class DraftRecorder:
 
     def _draw(self, q: Tensor) -> Tensor:
         position = len(self._record)
-        drawn = self._sampler.draw(q, lambda: self._step_uniforms()[:, position], position, self._left)
-        token = drawn.clamp(max=self._shape[2] - 1)
+        token = self._sampler.draw(q, lambda: self._uniforms_at(position), position, self._left)
         self._record.add(token, "written")
-        self._advance(None if self._keep_drafting is None else confidence_in(token, q))
         return token
 
-    def _advance(self, confidence: Tensor | Sequence[float] | None) -> None:
+    def _advance(self, confidence: Callable[[], Tensor | Sequence[float]]) -> None:
         """Count the token that every row has just taken, and ask the controller which rows draft another."""
         took = [left > 0 for left in self._left]
         for index, left in enumerate(self._left):
             if left:
                 self._lengths[index] += 1
                 self._left[index] = left - 1
-        if self._keep_drafting is not None and confidence is not None:
-            values = confidence.tolist() if isinstance(confidence, Tensor) else confidence
+        if self._keep_drafting is not None:
+            read = confidence()
+            values = read.tolist() if isinstance(read, Tensor) else read
             on = self._keep_drafting([value if new else math.nan for value, new in zip(values, took, strict=True)])
             self._left = [left if more else 0 for left, more in zip(self._left, on, strict=True)]
 
-    def _step_uniforms(self) -> Tensor:
-        """Return the random numbers of this step on the device, `[B, K]` float64."""
+    def _uniforms_at(self, position: int) -> Uniforms:
+        """Return the random numbers of a position, `[B]`: float64 on a GPU, which gets those of a step at once."""
+        if self._device.type == "cpu":
+            return [row[position] for row in self._take_numbers()]
         if self._uniforms is None:
             self._uniforms = uploaded(self._take_numbers(), self._device, torch.float64)
-        return self._uniforms
+        return self._uniforms[:, position]
 
     def _take_numbers(self) -> Numbers:
         """Return the random numbers of each row for this step."""
@@ -651,7 +661,7 @@ class DraftRecorder:
 class _BestSampler(DraftSampler):
     """Takes the most probable token."""
 
-    def draw(self, q: Tensor, uniforms: Callable[[], Tensor], position: int, left: Sequence[int]) -> Tensor:  # noqa: ARG002
+    def draw(self, q: Tensor, uniforms: Callable[[], Uniforms], position: int, left: Sequence[int]) -> Tensor:  # noqa: ARG002
         return q.argmax(-1)
 
 

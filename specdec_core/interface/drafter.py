@@ -205,7 +205,7 @@ class DraftRequest(Protocol):
         """
 
     def sample_line(self, run: Callable[[Any], Any]) -> bool:
-        """Draw the whole line in one call of a model whose passes are compiled, if that is possible.
+        """Draw the whole line in one call of a model, if that is possible.
 
         Args:
             run: Called with a `Line`; returns what `ModelSession.draft` returns for it, perhaps None.

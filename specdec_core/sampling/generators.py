@@ -82,17 +82,19 @@ def row_seed(seed: int, index: int) -> int:
     return mixed ^ (mixed >> 32)
 
 
-def draw(weights: Tensor, uniforms: Tensor) -> Tensor:
+def draw(weights: Tensor, uniforms: Tensor | Sequence[float]) -> Tensor:
     """Draw one index per row, with probability proportional to its weight, by inversion.
 
     Args:
         weights: `[B, V]` float, non-negative; they need not sum to 1.
-        uniforms: `[B]` float64 in [0, 1 - 2**-52], from `RowGenerators`.
+        uniforms: `[B]` float64 in [0, 1 - 2**-52], from `RowGenerators`; for weights on a CPU also as a list.
 
     Returns:
         `[B]` int64. An index with weight zero is returned only if all weights of the row are zero.
     """
-    return draw_with_total(weights, uniforms)[0]
+    if _is_large(weights):
+        return torch.tensor([index for index, _ in _draw_by_chunks(weights, uniforms)])
+    return draw_with_total(weights, torch.as_tensor(uniforms, dtype=torch.float64, device=weights.device))[0]
 
 
 def draw_with_total(weights: Tensor, uniforms: Tensor) -> tuple[Tensor, Tensor]:
@@ -103,8 +105,8 @@ def draw_with_total(weights: Tensor, uniforms: Tensor) -> tuple[Tensor, Tensor]:
 
 def invert(weights: Tensor, uniforms: Tensor) -> tuple[Tensor, Tensor]:
     """Draw as `draw_with_total`, but return V where all weights of a row are zero, or any is NaN."""
-    if weights.device.type == "cpu" and weights.shape[1] >= _LARGE:
-        tokens, totals = zip(*map(draw_from_row, weights.numpy(), uniforms.tolist()), strict=True)
+    if _is_large(weights):
+        tokens, totals = zip(*_draw_by_chunks(weights, uniforms), strict=True)
         return torch.tensor(tokens), torch.tensor(totals, dtype=torch.float64)
     sums = weights.cumsum(dim=-1, dtype=torch.float64)
     total = sums[:, -1]
@@ -112,20 +114,30 @@ def invert(weights: Tensor, uniforms: Tensor) -> tuple[Tensor, Tensor]:
     return torch.searchsorted(sums, (uniforms * total)[:, None], right=True)[:, 0], total
 
 
+def _is_large(weights: Tensor) -> bool:
+    return weights.device.type == "cpu" and weights.shape[1] >= _LARGE
+
+
 def draw_from_row(weights: NDArray[np.floating], uniform: float) -> tuple[int, float]:
-    """Draw as `draw_with_total` for one row on a CPU, without running sums over all V.
+    """Draw as `draw_with_total` for one row `[V]` on a CPU, without running sums over all V."""
+    return _draw_by_chunks(torch.from_numpy(weights)[None], [uniform])[0]
 
-    Inversion finds a chunk by the sums of all chunks, and then an index in it by running sums over that chunk.
 
-    Args:
-        weights: `[V]` float.
-        uniform: A number in [0, 1 - 2**-52].
-    """
-    whole = len(weights) - len(weights) % _CHUNK
-    sums = torch.from_numpy(weights[:whole]).view(-1, _CHUNK).sum(1).numpy()  # faster than numpy's
-    if whole < len(weights):
-        sums = np.append(sums, weights[whole:].sum())
-    running = sums.cumsum(dtype=np.float64)
+def _draw_by_chunks(weights: Tensor, uniforms: Tensor | Sequence[float]) -> list[tuple[int, float]]:
+    """Draw as `draw_with_total`; inversion finds a chunk by the sums of all chunks, and then an index in it."""
+    batch, size = weights.shape
+    whole = size - size % _CHUNK
+    sums = weights[:, :whole].reshape(batch, -1, _CHUNK).sum(2).numpy()  # faster than numpy's
+    if whole < size:
+        sums = np.append(sums, weights[:, whole:].numpy().sum(1, keepdims=True), axis=1)
+    numbers = uniforms.tolist() if isinstance(uniforms, Tensor) else uniforms
+    return list(map(_draw_in_chunk, weights.numpy(), sums.cumsum(1, dtype=np.float64), numbers))
+
+
+def _draw_in_chunk(
+    weights: NDArray[np.floating], running: NDArray[np.float64], uniform: float
+) -> tuple[int, float]:
+    """Draw from weights `[V]`, given the running sums over its chunks."""
     total = float(running[-1])
     wanted = uniform * total
     chunk = min(int(running.searchsorted(wanted, side="right")), len(running) - 1)

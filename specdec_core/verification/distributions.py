@@ -40,9 +40,12 @@ def possible(proposal: Proposal) -> Tensor | None:
     Returns:
         `[B, K]` bool; None if the CPU can tell that it does everywhere.
     """
-    found = density(proposal.q, proposal.tokens) > 0
-    # Nearly always; elsewhere than on a CPU, asking would wait for the device.
-    return None if found.device.type == "cpu" and found.all() else found
+    if isinstance(proposal.q, Dense) and proposal.tokens.device.type == "cpu":
+        # A handful of numbers, and nearly always fine; elsewhere than on a CPU, asking would wait for the device.
+        q, rows = proposal.q.probabilities.numpy(), zip(proposal.tokens.tolist(), proposal.lengths, strict=True)
+        if all(q.item(b, n, x) > 0 for b, (row, count) in enumerate(rows) for n, x in enumerate(row[:count])):
+            return None
+    return density(proposal.q, proposal.tokens) > 0
 
 
 _NOTHING_LEFT = 2.0**-100

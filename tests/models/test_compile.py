@@ -10,6 +10,7 @@ from torch._dynamo.utils import counters
 
 from specdec_core.decoding.decoder import Decoder
 from specdec_core.interface import LAST_HIDDEN
+from specdec_core.interface.controllers import ScriptedGamma
 from specdec_core.interface.errors import ModelError
 from specdec_core.interface.settings import TargetConfig
 from specdec_core.models import ModelSession, first_layers, load_model, pack, quantize, wrap_model
@@ -134,21 +135,28 @@ def test_caches_that_go_on_with_other_rows_and_more_tokens(kind, monkeypatch):
 def test_a_line_in_one_call_is_that_of_single_passes(sampling, monkeypatch):
     """Tokens follow from p, q, the random numbers and what is cached. Greedy drafts are all accepted."""
     lines = []
-    draft = InductorPasses.draft
-    monkeypatch.setattr(InductorPasses, "draft", lambda *given: lines.append(draft(*given)) or lines[-1])
+    draft = ModelSession.draft
+    monkeypatch.setattr(ModelSession, "draft", lambda *given: lines.append(draft(*given)) or lines[-1])
     eager, static = copy(model_drafter("cpu")), copy(model_drafter("cpu"))
     if sampling == "greedy":
         eager.loaded = target_on("cpu")
     static.loaded = compiled(eager.loaded, "symbolic")
     results = []
-    for drafter in (eager, static):
-        decoder = Decoder(target_on("cpu"), drafter, gamma=4, sampling=SETTINGS[sampling], strict=True)
-        results.append([decoder.generate(PROMPTS[:rows], max_new_tokens=30, seed=3) for rows in (1, 4)])
-    for single, whole in zip(*results, strict=True):
-        assert tokens_of(whole) == tokens_of(single)
-        assert whole.metrics.accepted == single.metrics.accepted > 0
-    assert len(lines) > 5
-    assert all(lines)
+    for drafter, in_line in ((eager, False), (eager, True), (static, True)):
+        monkeypatch.setattr(ModelSession, "drafts", in_line)
+        results.append([])
+        for prompts, gamma in (
+            (PROMPTS[:1], 4),
+            (PROMPTS, 4),
+            ([PROMPTS[0], [4, 3, 2, 5, 3]], ScriptedGamma(4, lambda: (1, 4))),
+        ):
+            decoder = Decoder(target_on("cpu"), drafter, gamma=gamma, sampling=SETTINGS[sampling], strict=True)
+            results[-1].append(decoder.generate(prompts, max_new_tokens=30, seed=3))
+        assert (len(lines) > 5) == in_line
+    for single, *others in zip(*results, strict=True):
+        for whole in others:
+            assert tokens_of(whole) == tokens_of(single)
+            assert whole.metrics.accepted == single.metrics.accepted > 0
 
 
 def test_trees_and_prompts_run_eagerly_beside_static_passes():

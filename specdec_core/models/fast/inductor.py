@@ -25,7 +25,6 @@ from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, Stateles
 
 from specdec_core.models.fast.packing import is_packed
 from specdec_core.models.fast.static import CAPTURING, CheckedPass, Outputs, Rows, StaticForward, StaticPasses
-from specdec_core.models.fast.static_step import Line
 from specdec_core.models.loaded import LoadedModel
 from specdec_core.models.run.cache import SlotCache
 from specdec_core.models.run.encoder import EncoderMemory
@@ -46,8 +45,6 @@ class InductorPasses(StaticPasses):
         tolerance: As for `CheckedPass`.
         compiler: What compiles a graph; by default Inductor. Like `compile_graph`.
     """
-
-    drafts = True
 
     def __init__(
         self, loaded: LoadedModel, tolerance: float, compiler: Callable[..., Callable[..., Outputs]] | None = None
@@ -81,25 +78,6 @@ class InductorPasses(StaticPasses):
                 compiled = self._compiled.get(kind) or self._compile(layers, inputs, len(buffers))
                 self._compiled[kind] = compiled
         return Output(*compiled(*inputs))
-
-    def draft(
-        self, cache: SlotCache, layers: Sequence[int], tokens: Sequence[Sequence[int]], rows: Rows, line: Line
-    ) -> Outputs | None:
-        """See `StaticPasses`. Each token is a call of the compiled pass, with nothing but its draw between."""
-        lengths, padding, counts = rows
-        spare, drawn = min(padding), list[Outputs]()  # no row needs the spare columns
-        block, rows = torch.tensor(tokens)[:, spare:].contiguous(), (lengths, [n - spare for n in padding], counts)
-        numbers = torch.tensor([row or [0.5] * max(line.lengths) for row in line.numbers], dtype=torch.double)
-        for at in range(max(line.lengths)):
-            output = self.run(cache, None, layers, block, rows)
-            if output is None:
-                return None
-            drawn.append(line.sampler.draw(output.logits[:, block.shape[1] - 1], numbers[:, at]))
-            block = drawn[-1][0][:, None]
-            # The last token of a draft is not read.
-            read = [int(n > at + 1) for n in line.lengths]
-            rows = [end + at for end in map(add, lengths, counts)], [0] * len(read), read
-        return line.sampler.finish(drawn)
 
     def _compile(self, layers: Sequence[int], inputs: Sequence[Tensor], cached: int) -> CheckedPass:
         begun, name = time.perf_counter(), self._loaded.name

@@ -86,19 +86,22 @@ class LineSampler(Protocol):
 
 
 class Line(NamedTuple):
-    """A line of draft tokens to be drawn in one captured function.
+    """A line of draft tokens to be drawn in one call.
 
     Attributes:
         sampler: Draws them.
         lengths: The number of tokens of each row.
         numbers: The random numbers of each row, or none.
         device: Where they are needed.
+        draw: Draws and records a token `[B]` of each row, given the logits `[B, V]` after the one before: what
+            takes the place of `sampler` between passes that are not captured together.
     """
 
     sampler: LineSampler
     lengths: Sequence[int]
     numbers: Sequence[Sequence[float]]
     device: torch.device
+    draw: Callable[[Tensor], Tensor]
 
 
 READ = 2

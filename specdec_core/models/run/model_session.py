@@ -13,7 +13,7 @@ from torch.nn.functional import pad
 from specdec_core.interface import LAST_HIDDEN, SessionInfo
 from specdec_core.interface.errors import ModelError
 from specdec_core.models.device import inference_only, moved, uploaded
-from specdec_core.models.fast.static import WIDEST, Outputs
+from specdec_core.models.fast.static import WIDEST, Outputs, StaticPasses
 from specdec_core.models.fast.static_step import READ, Decision, Line
 from specdec_core.models.loaded import LoadedModel
 from specdec_core.models.run.cache import SlotCache, WritePlan
@@ -148,14 +148,14 @@ class ModelSession:
 
         Takes O(1) time: nothing is copied but a recurrent state, which does not grow with the text.
         """
-        pairs = zip(self.lengths, lengths, strict=True)
         cache = self._cache
         if isinstance(cache, RecurrentCache):
+            pairs = zip(self.lengths, lengths, strict=True)
             self._read = list(map(min, self.read, lengths))
             self.lengths = [cache.settle(row, length, wanted) for row, (length, wanted) in enumerate(pairs)]
             self._drafting = [False] * len(self.lengths)
         else:
-            self.lengths = [min(pair) for pair in pairs]
+            self.lengths = list(map(min, self.lengths, lengths))
         self._tree = None
 
     def too_many(self, uncached: int) -> bool:
@@ -234,7 +234,11 @@ class ModelSession:
 
     @property
     def drafts(self) -> bool:
-        """Whether `draft` draws all tokens of a line in one call."""
+        """Whether `draft` draws all tokens of a line."""
+        return self._captures_lines or self.device.type == "cpu"
+
+    @property
+    def _captures_lines(self) -> bool:
         return self._passes is not None and self._passes.drafts and self._passes.failed is None
 
     @inference_only
@@ -268,8 +272,9 @@ class ModelSession:
 
     @inference_only
     def draft(self, uncached: Sequence[Sequence[int]], line: Line) -> Outputs | None:
-        """Read the uncached tokens and draft a line after them in one call, which on a GPU is a captured function.
+        """Read the uncached tokens and draft a line after them.
 
+        On a GPU that is a captured function. Elsewhere, passes follow each other with nothing but draws between.
         The last token of each row's draft is not read.
 
         Args:
@@ -278,12 +283,15 @@ class ModelSession:
 
         Returns:
             What the line's sampler returned, in memory that the next pass overwrites; the line may have more
-            columns. None where that is not one call, as for more than `READ` uncached tokens: nothing
-            was run.
+            columns. Nothing if `line.draw` drew it. None where it cannot be captured, as for more than `READ`
+            uncached tokens: nothing was run.
         """
+        if not self._captures_lines:
+            self._draft_pass_by_pass(uncached, line)
+            return ()
         fits = all(len(row) <= READ for row in uncached) and max(line.lengths) < WIDEST
         same = self._vocab_size == self._loaded.vocab_size and self.device == line.device
-        if not self.drafts or not fits or not same or self._memory is not None:
+        if not fits or not same or self._memory is not None:
             return None
         cache, passes, layers = self._cache, self._passes, self._forward.layers
         assert passes is not None
@@ -298,6 +306,19 @@ class ModelSession:
             read = [count + max(length - 1, 0) for count, length in zip(counts, line.lengths, strict=True)]
             self.lengths = list(map(operator.add, self.lengths, read))
         return made
+
+    def _draft_pass_by_pass(self, uncached: Sequence[Sequence[int]], line: Line) -> None:
+        logits, padding = self.forward(uncached), (0,) * len(uncached)
+        plain = self._passes is None and self._exact is None and not isinstance(self._cache, RecurrentCache)
+        alike = plain and len(set(self.lengths)) == len(set(line.lengths)) == 1
+        for position in range(1, max(line.lengths)):
+            tokens = self._replace_unknown(line.draw(logits[:, -1])[:, None])
+            counts = tuple([int(length > position) for length in line.lengths])
+            if alike:  # as `_pass` finds out each time
+                logits = self._noted(self._together(tokens, 1), counts)
+            else:
+                logits = self._pass(Block(tokens, padding, counts, 1, 1))
+        line.draw(logits[:, -1])
 
     @inference_only
     def forward(
@@ -328,38 +349,40 @@ class ModelSession:
         if self._exact is not None:
             uncached = self._read_all_but_last(uncached)
         block = self._align(uncached, draft, draft_lengths)
-        if self._exact is not None:
-            block = self._widened(block, self._exact)
         if states is not None:
             assert self._family.ragged, "the model takes no states"
             block = block._replace(inputs={"states": states})
-        self.calls += 1
+        tree = None if parents is None or not block.draft else self._grown_tree(uncached, block, parents)
+        return self._pass(block, tree)
+
+    def _pass(self, block: Block, tree: tuple[CachedTree, Tensor] | None = None) -> Tensor:
+        """Run the model over a block; return its logits, as `forward` does."""
+        if self._exact is not None:
+            block = self._widened(block, self._exact)
         if self._prompt is not None:
             assert not block.draft, "the first pass drafts nothing"
             output = self._run_first(self._prompt, max(block.counts))
-        elif parents is not None and block.draft:
-            output = self._run_ragged(block, self._grown_tree(uncached, block, parents))
-        elif (replayed := self._replay(block)) is not None:
+        elif tree is not None:
+            output = self._run_ragged(block, tree)
+        elif self._passes is not None and (replayed := self._replay(self._passes, block)) is not None:
             output = replayed
         elif isinstance(self._cache, RecurrentCache):
-            output = self._run_with_states(self._cache, block, list(map(len, uncached)))
+            output = self._run_with_states(self._cache, block)
         elif not any(block.padding) and min(block.counts) > 0 and len(set(self.lengths)) == 1:
-            plan = WritePlan(slice(None), self.lengths[0], self.lengths[0] + block.tokens.shape[1])
-            output = self._run(
-                block.tokens, plan, block.keep, **self._positions(plan, range(len(self.lengths))), **block.inputs
-            )
+            output = self._together(block.tokens, block.keep, **block.inputs)
         elif self._family.ragged:
             output = self._run_ragged(block)
         else:
             output = self._run_in_groups(block)
-        self.lengths = [old + new for old, new in zip(self.lengths, block.counts, strict=True)]
-        if self._read is not None:
-            self._read = [max(pair) for pair in zip(self._read, self.lengths, strict=True)]
-        self.hidden = output.hidden
-        return self._match_vocab_size(output.logits)
+        return self._noted(output, block.counts)
 
-    def _match_vocab_size(self, logits: Tensor) -> Tensor:
-        """Pad or trim the model's logits `[B, K, V']` to `[B, K, V]`."""
+    def _noted(self, output: Output, counts: Sequence[int]) -> Tensor:
+        """Take note of the tokens that each row has read; return the logits in the target's vocabulary."""
+        self.calls += 1
+        self.lengths = list(map(operator.add, self.lengths, counts))
+        if self._read is not None:
+            self._read = list(map(max, self._read, self.lengths))
+        logits, self.hidden = output
         missing = self._vocab_size - logits.shape[2]
         if missing == 0:
             return logits
@@ -368,16 +391,17 @@ class ModelSession:
     def _align(
         self, uncached: Sequence[Sequence[int]], draft: Tensor | None, draft_lengths: Sequence[int] | None
     ) -> Block:
-        longest = max(map(len, uncached))
+        heads = list(map(len, uncached))
+        longest = max(heads)
         width = 0 if draft is None else draft.shape[1]
         drafted = [width] * len(uncached) if draft_lengths is None else draft_lengths
-        counts = tuple([len(row) + length for row, length in zip(uncached, drafted, strict=True)])
-        padding = tuple([longest - len(row) for row in uncached])
+        counts = tuple(map(operator.add, heads, drafted))
+        padding = tuple([longest - head for head in heads])
         if draft is not None:
             draft = self._replace_unknown(moved(draft, self.device))
             if not longest:
                 return Block(draft, padding, counts, width, width)
-        padded = [[0] * pad_length + list(row) for pad_length, row in zip(padding, uncached, strict=True)]
+        padded = [[0] * left + list(row) for left, row in zip(padding, uncached, strict=True)]
         head = self._replace_unknown(uploaded(padded, self.device, torch.long))
         tokens = head if draft is None else torch.cat([head, draft], dim=1)
         return Block(tokens, padding, counts, width + 1, width)
@@ -413,11 +437,18 @@ class ModelSession:
         self._cache.reserve(plan.end)
         return self._forward.run(self._cache, self._memory, tokens, plan, keep, **inputs)
 
-    def _replay(self, block: Block) -> Output | None:
+    def _together(self, tokens: Tensor, keep: int, **inputs: Tensor) -> Output:
+        """Run all rows, which are at the same position and read equally many tokens."""
+        plan = WritePlan(slice(None), self.lengths[0], self.lengths[0] + tokens.shape[1])
+        if self._tells_positions:
+            inputs |= self._positions(plan, range(len(self.lengths)))
+        return self._run(tokens, plan, keep, **inputs)
+
+    def _replay(self, passes: StaticPasses, block: Block) -> Output | None:
         """Run a captured pass; return None if there is none for this block."""
         width = block.tokens.shape[1]
-        cache, passes, layers = self._cache, self._passes, self._forward.layers
-        if passes is None or width > WIDEST or block.inputs:
+        cache, layers = self._cache, self._forward.layers
+        if width > WIDEST or block.inputs:
             return None
         assert cache is not None, "the session is closed"
         rows = (self.lengths, block.padding, block.counts)
@@ -494,10 +525,11 @@ class ModelSession:
             self._cache, self._memory, block.tokens, plan, block.keep, **where, **inputs
         )
 
-    def _run_with_states(self, cache: RecurrentCache, block: Block, heads: Sequence[int]) -> Output:
+    def _run_with_states(self, cache: RecurrentCache, block: Block) -> Output:
         """Run rows in groups; keep their states before the first drafted token that they read."""
-        for row, (count, head) in enumerate(zip(block.counts, heads, strict=True)):
-            if count > head and not self._drafting[row]:
+        head = block.tokens.shape[1] - block.draft
+        for row, (count, padding) in enumerate(zip(block.counts, block.padding, strict=True)):
+            if count > head - padding and not self._drafting[row]:
                 cache.take(row, self.lengths[row])
                 self._drafting[row] = True
         return self._run_in_groups(block)

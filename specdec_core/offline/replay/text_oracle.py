@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from specdec_core.decoding.answer import Answered
-from specdec_core.decoding.drawing import DraftSampler
+from specdec_core.decoding.drawing import DraftSampler, Uniforms
 from specdec_core.decoding.guard import PluginGuard
 from specdec_core.decoding.opening import InnerLoop, LoopContext
 from specdec_core.decoding.rows import Row, StopRule, TokenView
@@ -79,7 +79,7 @@ class ForcedSampler(DraftSampler):
         # [K, B]: the tokens of all sequences at each position of the draft.
         self._columns = torch.tensor(self._ahead, dtype=torch.long, device=self._device).view(-1, max(width, 1)).T
 
-    def draw(self, q: Tensor, uniforms: Callable[[], Tensor], position: int, left: Sequence[int]) -> Tensor:
+    def draw(self, q: Tensor, uniforms: Callable[[], Uniforms], position: int, left: Sequence[int]) -> Tensor:
         """Return the texts' tokens; those beyond a text are drawn."""
         free = [row[position] == UNKNOWN and more > 0 for row, more in zip(self._ahead, left, strict=True)]
         if not any(free):
