@@ -9,14 +9,16 @@ from typing import Any
 
 
 def lazy_imports(package: dict[str, Any]) -> None:
-    """Import what a package imports under `if TYPE_CHECKING:` when it is first accessed.
+    """Import what a package imports under `if TYPE_CHECKING:` when it is first accessed; this is its `__all__`.
 
     For example::
 
         if TYPE_CHECKING:
-            from mypackage.heavy import Model, load
+            from mypackage.heavy import Model as Model
 
         lazy_imports(globals())
+
+    To import a name as itself exports it (PEP 484).
 
     Args:
         package: The package's `globals()`.
@@ -33,4 +35,4 @@ def lazy_imports(package: dict[str, Any]) -> None:
         value = package[name] = getattr(importlib.import_module(modules[name]), name)
         return value
 
-    package.update(__getattr__=load, __dir__=lambda: sorted({*package, *modules}))
+    package.update(__all__=sorted(modules), __getattr__=load, __dir__=lambda: sorted({*package, *modules}))

@@ -53,7 +53,7 @@ def names_of(kind: PluginKind, name: str) -> Names:
     ending = kind.capitalize()
     camel = "".join(part.capitalize() for part in re.split("[-_]", name))
     stem = camel.removesuffix(ending) or camel
-    if {stem + ending, f"{stem}Config"} & {*specdec_core.__all__, *specdec_core.interface.__all__}:
+    if {stem + ending, f"{stem}Config"} & {*dir(specdec_core), *dir(specdec_core.interface)}:
         stem = f"My{stem}"  # the module imports a class of that name
     return Names(name, distribution, distribution.replace("-", "_"), stem + ending, f"{stem}Config")
 
