@@ -41,7 +41,7 @@ class SamplingSettings(Validated):
     bad_words: tuple[
         Annotated[str, Field(min_length=1)] | Annotated[tuple[_TokenId, ...], Field(min_length=1)], ...
     ] = ()
-    """Words that are never completed: texts, tokenized with and without a space before them, or token ids."""
+    """Words that are never completed: texts, or lists of token ids."""
 
     @property
     def greedy(self) -> bool:
@@ -81,7 +81,7 @@ class GenerationSettings(Validated):
     ignore_eos: bool = False
     """Decode up to `max_new_tokens`, so that every run does the same work."""
     seed: Annotated[int, Field(ge=0, lt=2**64)] = 0
-    """Seed of the sequences' generators, with the sequence's number."""
+    """Seed of the texts."""
     beams: Annotated[int, Field(ge=1)] = 1
     """Width of beam search, `num_beams` of transformers; 1 is none. More need temperature 0."""
     length_penalty: float = 1.0

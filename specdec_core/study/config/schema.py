@@ -321,13 +321,13 @@ class RunConfig(Validated):
     drafter: Any = None
     """The drafter: a name, or a mapping with `name` and settings."""
     gamma: Any = None
-    """Tokens drafted per step: a number, a name, or a mapping."""
+    """Tokens drafted per step."""
     engine: EngineConfig | None = None
     """A server that decodes the prompts instead."""
     lenience: Any = None
-    """Lenience l in (0, 1], by default 1, which is lossless: a number, a name, or a mapping."""
+    """Lenience l in (0, 1]; by default 1, which is lossless."""
     rule: Any = None
-    """The acceptance rule: a name, or a mapping with `name` and settings; by default `token`, Algorithm 1."""
+    """The acceptance rule; by default `token`, Algorithm 1."""
     draft_beams: Annotated[int, Field(ge=1)] | None = None
     """With `generation.beams`: nodes in each of the draft's gamma levels; by default as many as beams."""
     draft_sampling: SamplingSettings | None = None
@@ -365,9 +365,9 @@ class StudyConfig(Validated):
     auto_find_batch_size: bool = False
     """Decode a batch in halves where memory is short, instead of failing the run."""
     repeats: AnyRepeats = RepeatsConfig(min=3, max=3)
-    """How often each run is timed: a number, a mapping, or `auto` for its defaults."""
+    """How often each run is timed; `auto` is the mapping with its defaults."""
     timing: bool = True
-    """`false` measures acceptance alone: each run decodes once, and with `--ray` side by side."""
+    """`false` measures acceptance alone, and decodes each run once."""
     deploy: Literal["vllm"] | None = None
     """Decode by vLLM's rules, and end with the command that serves the best drafter there."""
     lossless: bool = False
