@@ -14,23 +14,9 @@ from specdec_core.interface.outcome import Verification
 from specdec_core.interface.settings import SamplingSettings
 from specdec_core.models import LoadedModel, wrap_model
 from specdec_core.testing.harness.enumeration import UNREMARKABLE, adjusted, continuations, p_of_sequences, sampled
-from specdec_core.testing.harness.tiny_target import EOS, PROMPT, VOCAB, uncached_logits
+from specdec_core.testing.harness.tiny_target import EOS as EOS
+from specdec_core.testing.harness.tiny_target import PROMPT, VOCAB, uncached_logits
 from tests.tiny import tiny_model
-
-__all__ = [
-    "EOS",
-    "LENGTH",
-    "PROMPT",
-    "SETTINGS",
-    "VOCAB",
-    "ExactDecisions",
-    "doubled_p_value",
-    "enumerate_continuations",
-    "next_token",
-    "p_value",
-    "sample",
-    "small_target",
-]
 
 LENGTH = 3
 SETTINGS = {

@@ -23,20 +23,8 @@ from specdec_core.interface import (
     TargetInfo,
 )
 from specdec_core.sampling.generators import draw
-from specdec_core.testing.harness.toys import Gamma, TableDrafter
-
-__all__ = [
-    "NO_CONFIG",
-    "CandidatesDrafter",
-    "CountingDrafter",
-    "Gamma",
-    "Lenience",
-    "MostlyRight",
-    "RememberingDrafter",
-    "SparseDrafter",
-    "TableDrafter",
-    "target_info",
-]
+from specdec_core.testing.harness.toys import Gamma as Gamma
+from specdec_core.testing.harness.toys import TableDrafter as TableDrafter
 
 NO_CONFIG = PluginConfig()
 

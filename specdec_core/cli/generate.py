@@ -40,24 +40,12 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
+@settings_options(drafter=str, lenience=str, rule=str, draft_beams=int)
 class _RunOptions:
     """The drafter."""
 
-    drafter: Annotated[
-        str | None, Option(help="The drafter: a name, or YAML with its settings; none by default.")
-    ] = None
     gamma: Annotated[
         str | None, Option(help="Tokens drafted per step: a number, or YAML of a controller.  [default: 4]")
-    ] = None
-    lenience: Annotated[
-        str | None,
-        Option(help="Lenience l in (0, 1], 1 is lossless: a number, or YAML of a controller.  [default: 1]"),
-    ] = None
-    rule: Annotated[
-        str | None, Option(help="The acceptance rule: a name, or YAML with its settings.  [default: token]")
-    ] = None
-    draft_beams: Annotated[
-        int | None, Option(help="With beams: nodes in each level of the draft.  [default: as many as beams]")
     ] = None
 
 
@@ -171,7 +159,7 @@ def generate(
 def _runs(drafting: _RunOptions) -> list[dict[str, str | int]]:
     """Return the run with a drafter, if there is one; options about drafts have a meaning with one only."""
     options = given(drafting)
-    if drafting.drafter is None and options:
+    if options and "drafter" not in options:
         raise ConfigError(
             f"{', '.join(option_of([name]) for name in options)}: given without --drafter, so nothing is drafted; "
             "add one, such as --drafter prompt-copy (`specdec plugins` lists them), or leave it out."

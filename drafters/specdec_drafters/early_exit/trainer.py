@@ -96,23 +96,19 @@ class EarlyExitTrainer(WeightsTrainer[Distillation]):
 
     def write(self, trained: Distillation, target: LoadedModel, run: TrainingRun) -> dict[str, str | int | float]:
         """Write the file of the best exit."""
-        best = best_of(_worths(trained.prepared, run.trained.curve[-1], target))
-        facts = self._facts(trained.prepared, target, best, run)
-        card = ExitCard(layers=best.layers, **card_of(self.config, target, facts))
-        write_exit(self.config.output, _translator(trained.prepared[best.layers]), card)
-        return facts
-
-    def _facts(
-        self, exits: Mapping[int, LoadedModel], target: LoadedModel, best: ExitWorth, run: TrainingRun
-    ) -> dict[str, str | int | float]:
-        before, after = run.trained.curve[0], run.trained.curve[-1]
+        exits, before = trained.prepared, run.trained.curve[0]
+        worths = _worths(exits, run.trained.curve[-1], target)
+        best = best_of(worths)
         facts: dict[str, str | int | float] = {
             **run.facts(_translator(exits[best.layers]).numel()),
             "loss": self.config.loss,
         }
-        for worth in _worths(exits, after, target):
+        for worth in worths:
             facts[f"exit after {worth.layers}"] = (
                 f"alpha {before[_alpha(worth.layers)]:.3f} untrained, {worth.alpha:.3f} trained; "
                 f"{worth.c:.2f} of the weights; expected speed-up {worth.speedup:.2f} with gamma {worth.gamma}"
             )
-        return {**facts, "layers": best.layers}
+        facts["layers"] = best.layers
+        card = ExitCard(layers=best.layers, **card_of(self.config, target, facts))
+        write_exit(self.config.output, _translator(exits[best.layers]), card)
+        return facts

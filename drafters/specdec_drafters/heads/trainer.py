@@ -157,15 +157,13 @@ class HeadsTrainer(WeightsTrainer[Distillation]):
 
     def write(self, trained: Distillation, target: LoadedModel, run: TrainingRun) -> dict[str, str | int | float]:
         """Write the file of the heads."""
-        heads, facts = trained.heads, self._facts(trained.heads, run)
-        known = card_of(self.config, target, facts)
-        card = HeadsCard(**vars(heads.shape), vocab_size=target.vocab_size, **known)
-        write_heads(self.config.output, heads, card)
-        return facts
-
-    def _facts(self, heads: Heads, run: TrainingRun) -> dict[str, str | int | float]:
-        return {
+        heads = trained.heads
+        facts = {
             **run.facts(sum(weight.numel() for weight in heads.parameters())),
             "loss": self.config.loss,
             **run.acceptance("of each head"),
         }
+        known = card_of(self.config, target, facts)
+        card = HeadsCard(**vars(heads.shape), vocab_size=target.vocab_size, **known)
+        write_heads(self.config.output, heads, card)
+        return facts

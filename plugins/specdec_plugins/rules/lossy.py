@@ -28,10 +28,7 @@ class TopKRule(AcceptanceRule):
 
     def greedy(self, proposal: Proposal, scores: Tensor, lenience: Tensor | None) -> AcceptanceResult:  # noqa: ARG002
         """Verify a greedy draft; the deviation counts accepted tokens that are not the argmax."""
-        width = proposal.tokens.shape[1]
-        if not width:
-            return accept_greedy(proposal, scores, None)
-        here = scores[:, :width]
+        here = scores[:, : proposal.tokens.shape[1]]
         x = here.gather(2, proposal.tokens[..., None])
         return accept_greedy_allowed(proposal, scores, ((x >= self._least(here)) & x.isfinite())[..., 0])
 

@@ -17,6 +17,7 @@ from specdec_core.interface.errors import ConfigError
 from specdec_core.interface.settings import GenerationSettings, SamplingSettings, TargetConfig
 from specdec_core.registry.nesting import Keys
 from specdec_core.study import MAX_RUNS, Study, load_study
+from specdec_core.study.config.schema import RunConfig
 from specdec_core.study.config.yaml_source import parse_value, read_document
 
 _N = TypeVar("_N", int, float)
@@ -122,10 +123,11 @@ _PATHS: dict[str, tuple[str, ...]] = {
     "batch_size": ("batch_size",),
 }
 """The keys in a study of what options set."""
+_FIELDS = _SECTIONS["sampling"] | _SECTIONS["generation"] | RunConfig.model_fields
 
 
 def settings_options(**kinds: Any) -> Callable[[type[_Options]], type[_Options]]:
-    """Return a decorator that adds options for settings of sampling and generation, with their documentation.
+    """Return a decorator that adds options for settings of a run or a generation, with their documentation.
 
     Args:
         kinds: The type of each option's value by the setting's name; a text is read as YAML.
@@ -133,7 +135,7 @@ def settings_options(**kinds: Any) -> Callable[[type[_Options]], type[_Options]]
 
     def add(options: type[_Options]) -> type[_Options]:
         for name, kind in kinds.items():
-            field = _SECTIONS[_PATHS[name][0]][name]
+            field = _FIELDS[name]
             about = [" ".join((field.description or "").split())]
             if type(field.default) in (int, float):
                 about.append(f"[default: {field.default:g}]")
