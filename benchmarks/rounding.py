@@ -1,8 +1,8 @@
-"""How often the greedy text of a drafter differs from plain decoding, and what `exact_shapes` costs.
+"""How often the greedy text of a drafter differs from plain decoding, and what helps.
 
 The prompts that the built-in target was not trained on are decoded with it, greedily: without a drafter, with the
-built-in draft model, and both again with `exact_shapes`. Different texts do not mean that verification is
-wrong: products of other shapes round sums differently, which decides between tokens that tie.
+built-in draft model, and both again with `exact_shapes`, and with packed weights. Different texts do not mean that
+verification is wrong: products of other shapes round sums differently, which decides between tokens that tie.
 
     python benchmarks/rounding.py
     python benchmarks/rounding.py --dtype float32 --prompts 20
@@ -25,6 +25,7 @@ def main() -> None:
     """Run the benchmark and print the result."""
     options = parse()
     plain = load_model("builtin:target", dtype=options.dtype, packed=False)
+    packed = load_model("builtin:target", dtype=options.dtype, packed=True)
     exact = with_exact_shapes(plain, options.gamma + 1)
     lines = (model_folder("builtin:target").parent / "heldout.jsonl").read_text(encoding="utf-8").splitlines()
     prompts = [json.loads(line)["prompt"] for line in lines[: options.prompts]]
@@ -35,6 +36,8 @@ def main() -> None:
             ("drafted", plain, {"name": "transformer", "model": "builtin:drafter"}),
             ("plain, exact", exact, None),
             ("drafted, exact", exact, {"name": "transformer", "model": "builtin:drafter"}),
+            ("plain, packed", packed, None),
+            ("drafted, packed", packed, {"name": "transformer", "model": "builtin:drafter"}),
         )
     }
     rows = []
@@ -50,6 +53,7 @@ def main() -> None:
                 "prompts": len(prompts),
                 "differ": differing(texts["plain"], texts["drafted"]),
                 "differ_exact": differing(texts["plain, exact"], texts["drafted, exact"]),
+                "differ_packed": differing(texts["plain, packed"], texts["drafted, packed"]),
                 "plain_seconds_over_plain": ratios(seconds["plain, exact"], seconds["plain"]),
                 "drafted_seconds_over_drafted": ratios(seconds["drafted, exact"], seconds["drafted"]),
             }

@@ -18,6 +18,7 @@ from specdec_core.models.fast import compiling, cuda_graphs
 from specdec_core.models.fast.compiling import compile_as_set, compile_model, prove
 from specdec_core.models.fast.cuda_graphs import IDLE, GraphPasses
 from specdec_core.models.fast.inductor import InductorPasses
+from specdec_core.models.fast.products import supports
 from specdec_core.models.fast.static import CheckedPass, StaticError, block_layout
 from tests.compiled import TOLERANCE, compiled, fixed, traced
 from tests.device.cases import PROMPTS, model_drafter, target_on, tokens_of
@@ -68,6 +69,19 @@ def test_static_passes_equal_eager_ones(kind, family, rows):
     prove(model, rows)
     assert seen
     assert all(seen)
+
+
+def test_gates_are_applied_by_the_product_that_makes_them():
+    loaded = pack(wrap_model(tiny_model("llama", intermediate_size=48, head_dim=16)))
+    if not supports(torch.float32):
+        pytest.skip("no product of our own on this CPU")
+    graphs = []
+    passes = InductorPasses(loaded, TOLERANCE, lambda graph, *_, **__: graphs.append(graph) or graph)
+    prove(passes.model)
+    assert passes.failed is None
+    called = [str(node.target) for node in graphs[0].graph.nodes]
+    assert called.count("specdec.gated_product.default") == called.count("specdec.attention.default") == 2
+    assert "aten.silu.default" not in called
 
 
 @pytest.mark.parametrize("kind", some(["fixed", "symbolic"], 1))

@@ -100,7 +100,7 @@ def test_rejected_tokens_and_other_rows_leave_no_trace() -> None:
 def test_a_draft_that_is_too_long_is_refused_with_the_number_that_it_needs() -> None:
     exact = with_exact_shapes(target("llama"), 3)
     with pytest.raises(ModelError, match="exact_shapes: 31"):
-        texts(exact, "prompt-lookup", gamma=30)
+        texts(exact, "random", gamma=30)
 
 
 def test_what_cannot_have_one_shape_is_refused() -> None:

@@ -9,8 +9,8 @@ from torch._inductor.codecache import CppCodeCache
 
 from specdec_core.interface import ModelError
 from specdec_core.interface.settings import TargetConfig
-from specdec_core.models import load_as_set, load_model, pack, quantize, wrap_model
-from specdec_core.models.fast import packing, products
+from specdec_core.models import ModelSession, load_as_set, load_model, pack, quantize, wrap_model
+from specdec_core.models.fast import attention, packing, products
 from specdec_core.models.fast.packed_linear import PackedLinear
 from specdec_core.models.fast.packing import is_packed, pack_as_set, unpack
 from specdec_core.models.fast.products import NativeProduct, supports
@@ -63,6 +63,80 @@ def test_our_product_is_right_and_no_row_changes_another(dtype, shape):
     for count in range(1, 10):
         assert torch.equal(product(rows[:count]), product(rows)[:count])
     assert torch.equal(product(rows[None].float()), product(rows)[None].float())
+
+
+@pytest.mark.parametrize("bits", [32, 16, 8])
+def test_gates_are_applied_to_what_they_are_for(bits):
+    dtype = {32: torch.float32, 16: torch.bfloat16, 8: torch.uint8}[bits]
+    if not supports(dtype):
+        pytest.skip("no product of our own on this CPU")
+    weight, bias, scales = torch.randn(96, 33), torch.randn(96), torch.rand(96) if bits == 8 else None
+    whole = torch.randint(0, 256, (96, 33)).to(dtype) if bits == 8 else weight.to(dtype)
+    product, rows = (
+        NativeProduct(whole, bias, scales),
+        torch.randn(9, 64 if bits == 8 else 34).to(torch.float32 if bits == 8 else dtype),
+    )
+    arguments = (product._packed, scales, bias)
+    gate, up = torch.ops.specdec.product(rows, *arguments, 96).float().chunk(2, -1)
+    gated = torch.ops.specdec.gated_product(rows, *arguments, 48)
+    torch.testing.assert_close(
+        gated.float(), torch.nn.functional.silu(gate) * up, atol=0.1 if bits == 16 else 1e-4, rtol=0.02
+    )
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("masked", ["seen", "added", "biased", "all"])
+def test_our_attention_is_right_and_no_token_changes_another(dtype, masked, monkeypatch):
+    if not supports(dtype):
+        pytest.skip("no attention of our own on this CPU")
+    layer = pack(wrap_model(tiny_model("llama"))).model.model.layers[0].self_attn
+    layer.num_key_value_groups = 3
+    width, keys = 11, 37
+    query, key, value = (
+        torch.randn(2, heads, count, size).to(dtype)
+        for heads, count, size in ((6, width, 32), (2, keys, 32), (2, keys, 16))
+    )
+    seen = torch.arange(keys) <= keys - 9 - width + torch.arange(width)[:, None]
+    seen = torch.stack([seen, seen & (torch.arange(keys) > 4)])[:, None]
+    bias = torch.randn(1, 6, width, keys).to(dtype)
+    added = torch.zeros(seen.shape).masked_fill(~seen, -torch.inf).to(dtype)
+    mask = {"seen": seen, "added": added, "biased": seen, "all": None}[masked]
+    options = {"is_causal": False, "scaling": 0.3, "position_bias": bias if masked == "biased" else None}
+    expected, _ = attention.sdpa_attention_forward(layer, query, key, value, mask, **options)
+    monkeypatch.delattr(attention, "sdpa_attention_forward")
+    found, _ = attention.attend(layer, query, key, value, mask, **options)
+    torch.testing.assert_close(found, expected)
+    for count in range(1, width):
+        part = {**options, "position_bias": bias[:, :, :count]} if masked == "biased" else options
+        fewer = None if mask is None else mask[:, :, :count]
+        assert torch.equal(
+            attention.attend(layer, query[:, :, :count], key, value, fewer, **part)[0], found[:, :count]
+        )
+    if masked == "seen":  # what is not seen does not matter, and who sees nothing returns 0
+        few = keys - 9
+        assert torch.equal(
+            attention.attend(layer, query, key[:, :, :few], value[:, :, :few], mask[..., :few])[0],
+            attention.attend(layer, query, key, value, mask)[0],
+        )
+        assert not attention.attend(layer, query, key, value, torch.zeros_like(mask))[0].any()
+
+
+@pytest.mark.parametrize("kind", [pack, partial(quantize, bits=8)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_logits_of_a_token_do_not_depend_on_the_width_of_a_pass(kind, dtype):
+    if not all(map(supports, (dtype, torch.uint8))):
+        pytest.skip("no products of our own on this CPU")
+    loaded = kind(wrap_model(tiny_model("llama", head_dim=16).to(dtype)))
+    found = []
+    for width in (1, 2, 5):
+        session, logits = ModelSession(loaded, 1, 40), []
+        session.forward([TOKENS])
+        for at in range(0, 10, width):
+            draft = torch.arange(at + 1, at + width)[None]
+            logits.append(session.forward([[at]], draft if width > 1 else None)[0])
+        found.append(torch.cat(logits))
+    assert torch.equal(found[0], found[1])
+    assert torch.equal(found[0], found[2])
 
 
 def test_without_a_compiler_a_warning_says_which_products_are_used(monkeypatch):

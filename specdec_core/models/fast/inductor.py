@@ -12,7 +12,7 @@ import logging
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from operator import add
+from operator import add, getitem
 from typing import Any
 
 import torch
@@ -24,6 +24,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 
 from specdec_core.models.fast.packing import is_packed
+from specdec_core.models.fast.products import LANES
 from specdec_core.models.fast.static import CAPTURING, CheckedPass, Outputs, Rows, StaticForward, StaticPasses
 from specdec_core.models.loaded import LoadedModel
 from specdec_core.models.run.cache import SlotCache
@@ -35,6 +36,10 @@ _LOG = logging.getLogger(__name__)
 _EXAMPLE = {"rows": 3, "width": 5, "keys": 11, "slots": 23, "source": 7}
 """Sizes with which a pass is traced. They differ, since equal ones would be taken for the same, and are neither 0
 nor 1, which would be taken for constants."""
+
+
+_SMALLEST = 4096
+"""Numbers for which a thread of its own pays. Inductor's own default, 512, takes longer to start one."""
 
 
 class InductorPasses(StaticPasses):
@@ -103,7 +108,38 @@ def trace(
     sizes = _dynamic_sizes(inputs, cached)
     fakes = [_fake(mode, tensor, names) for tensor, names in zip(inputs, sizes, strict=True)]
     with mode:
-        return make_fx(function)(*fakes), fakes
+        graph = make_fx(function)(*fakes)
+    fuse_gates(graph)
+    return graph, fakes
+
+
+def fuse_gates(graph: GraphModule) -> None:
+    """Let the products with packed weights that make gates and what they multiply apply the gates, too.
+
+    `silu(gate) * up` otherwise reads both from memory, and writes the result there.
+
+    Args:
+        graph: The operations of a pass, which are changed.
+    """
+    aten, ours = torch.ops.aten, torch.ops.specdec
+    if not hasattr(ours, "product"):  # the CPU has none
+        return
+    for silu in graph.graph.find_nodes(op="call_function", target=aten.silu.default):
+        chain = [silu]  # silu, the first part of a split, the split, and the product
+        while len(chain) < 4 and chain[-1].op == "call_function":
+            chain.append(chain[-1].args[0])
+        targets = (aten.silu.default, getitem, aten.split_with_sizes.default, ours.product.default)
+        if tuple(node.target for node in chain) != targets or len(silu.users) != 1:
+            continue
+        _, gate, split, product = chain
+        (size, *sizes), (gated,) = split.args[1], silu.users
+        up = next(node for node in split.users if node is not gate)
+        if sizes == [size] and size % LANES == 0 and gate.args[1] == 0 and set(gated.args) == {silu, up}:
+            with graph.graph.inserting_before(gated):
+                fused = graph.graph.call_function(ours.gated_product.default, (*product.args[:4], size))
+            gated.replace_all_uses_with(fused)
+    graph.graph.eliminate_dead_code()
+    graph.recompile()
 
 
 def compile_graph(graph: GraphModule, fakes: Sequence[FakeTensor], *, frozen: bool) -> Callable[..., Outputs]:
@@ -120,7 +156,10 @@ def compile_graph(graph: GraphModule, fakes: Sequence[FakeTensor], *, frozen: bo
         from torch._inductor import config
         from torch._inductor.compile_fx import compile_fx
 
-        with config.patch(freezing=frozen, cpp_wrapper=True), tracing(TracingContext(fakes[0].fake_mode)):
+        with (
+            config.patch({"freezing": frozen, "cpp_wrapper": True, "cpp.min_chunk_size": _SMALLEST}),
+            tracing(TracingContext(fakes[0].fake_mode)),
+        ):
             compiled: Any = compile_fx(graph, fakes)
     return lambda *inputs: tuple(compiled(*inputs))
 

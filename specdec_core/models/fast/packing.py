@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from specdec_core.interface.errors import ModelError
 from specdec_core.models.device import available_memory, describe_device, use_huge_pages
+from specdec_core.models.fast import attention  # noqa: F401  (registers it with transformers)
 from specdec_core.models.fast.packed_linear import PackedLinear, Product, packed_layers
 from specdec_core.models.fast.products import NativeProduct, supports
 from specdec_core.models.loaded import LoadedModel

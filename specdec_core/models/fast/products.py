@@ -1,7 +1,7 @@
 """Products of a few rows with packed weights, in C++, for a CPU with AVX-512.
 
 Decoding multiplies a handful of rows with all weights, so that a product should take the time of reading its
-weights once. PyTorch's own products are made for many rows and take two to five times as long. `products.cpp` is
+weights once. PyTorch's own products are made for many rows and take two to five times as long. `kernels.cpp` is
 compiled on first use, with PyTorch's settings and into TorchInductor's cache.
 """
 
@@ -19,7 +19,7 @@ from torch.nn.functional import pad
 from specdec_core.interface.errors import exception_text
 from specdec_core.models.device import use_huge_pages
 
-_LANES = 16
+LANES = 16
 """Outputs that are packed together."""
 _INPUTS = {torch.float32: 1, torch.bfloat16: 2, torch.uint8: 4}
 """Inputs that fill 32 bits, by the dtype of the weights."""
@@ -43,8 +43,8 @@ class NativeProduct:
         each = _INPUTS[weight.dtype]
         missing = -weight.shape[1] % (each if scales is None else _GROUP)
         self._odd = scales is None and missing > 0
-        padded = pad(weight, (0, missing, 0, -len(weight) % _LANES))
-        self._packed = padded.view(-1, _LANES, padded.shape[1] // each, each).transpose(1, 2).contiguous()
+        padded = pad(weight, (0, missing, 0, -len(weight) % LANES))
+        self._packed = padded.view(-1, LANES, padded.shape[1] // each, each).transpose(1, 2).contiguous()
         use_huge_pages(self._packed)
 
     def __call__(self, rows: Tensor) -> Tensor:
@@ -72,11 +72,11 @@ def supports(dtype: torch.dtype) -> bool:
 
 @cache
 def _compiled() -> bool:
-    """Compile the products, once in a process, and register `torch.ops.specdec.product`."""
+    """Compile the products, once in a process, and register the operators of `torch.ops.specdec`."""
     from torch._inductor.codecache import CppCodeCache
 
     try:
-        CppCodeCache.load((Path(__file__).parent / "products.cpp").read_text(encoding="utf-8"))
+        CppCodeCache.load((Path(__file__).parent / "kernels.cpp").read_text(encoding="utf-8"))
     except Exception as error:  # whatever a compiler and its set-up may lack
         warnings.warn(
             f"The products with packed weights could not be compiled: {exception_text(error)}. They need a C++ "
@@ -85,10 +85,18 @@ def _compiled() -> bool:
             stacklevel=2,
         )
         return False
-    torch.library.register_fake("specdec::product", _outputs_of)
+    for name in ("specdec::product", "specdec::gated_product"):
+        torch.library.register_fake(name, _outputs_of)
+    torch.library.register_fake("specdec::attention", _attended)
     return True
 
 
 def _outputs_of(rows: Tensor, *arguments: Any) -> Tensor:
     """Return a tensor without data like what a product returns."""
     return rows.new_empty(*rows.shape[:-1], arguments[-1])
+
+
+def _attended(queries: Tensor, keys: Tensor, values: Tensor, *arguments: Any) -> Tensor:  # noqa: ARG001
+    """Return a tensor without data like what attention returns."""
+    batch, heads, width, _ = queries.shape
+    return queries.new_empty(batch, width, heads, values.shape[3])

@@ -1,0 +1,81 @@
+"""Attention of a few tokens, in C++, for layers with packed weights.
+
+PyTorch's attention is made for long blocks of queries, and where query heads share keys, transformers repeats the
+whole cache for it in each pass. `kernels.cpp` reads it where it is, and what it returns for a token does not
+depend on the other tokens of the pass.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+from specdec_core.models.fast.packed_linear import PackedLinear
+from specdec_core.models.fast.products import LANES, supports
+
+_MOST = 32
+"""Queries of a pass up to which it is faster."""
+
+
+def attend(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    dropout: float = 0.0,
+    scaling: float | None = None,
+    is_causal: bool | None = None,
+    position_bias: Tensor | None = None,
+    **keywords: Any,
+) -> tuple[Tensor, None]:
+    """Attend like transformers' `sdpa_attention_forward`, which runs where this does not apply.
+
+    Args:
+        module: The attention layer; only those with packed weights are different.
+        query: `[B, H, T, D]`.
+        key: `[B, G, S, D]`, where G divides H.
+        value: `[B, G, S, D']`.
+        attention_mask: `[B, 1 or H, T, S]`, bool (True is seen) or what is added to the scores; None sees all.
+        dropout: A probability.
+        scaling: Factor of the scores; 1 / sqrt(D) by default.
+        is_causal: Whether tokens see no later ones where there is no mask; by default, the module's.
+        position_bias: `[1 or B, H, T, S]`, added to the scores.
+        **keywords: Others of transformers.
+
+    Returns:
+        `[B, T, H, D']`, and None.
+    """
+    width = query.shape[2]
+    causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
+    applies = (
+        width <= _MOST
+        and any(isinstance(layer, PackedLinear) for layer in module.children())
+        and query.dtype == key.dtype == value.dtype
+        and query.dtype in (torch.float32, torch.bfloat16)
+        and supports(query.dtype)
+        and query.shape[3] % LANES == value.shape[3] % LANES == 0
+        and query.stride(3) == key.stride(3) == value.stride(3) == 1
+        and (attention_mask is not None or width == 1 or not causal)
+        and not (dropout or query.requires_grad or keywords.get("cache") or keywords.get("softcap"))
+    )
+    if not applies:
+        attended: tuple[Tensor, None] = sdpa_attention_forward(
+            module, query, key, value, attention_mask, dropout, scaling, is_causal, position_bias, **keywords
+        )
+        return attended
+    mask = attention_mask
+    if position_bias is not None and mask is not None:
+        seen = mask.dtype is torch.bool
+        mask = position_bias.masked_fill(~mask, -torch.inf) if seen else position_bias + mask
+    elif position_bias is not None:
+        mask = position_bias
+    scale = query.shape[3] ** -0.5 if scaling is None else scaling
+    return torch.ops.specdec.attention(query, key, value, mask, scale), None
+
+
+ALL_ATTENTION_FUNCTIONS.register("sdpa", attend)
