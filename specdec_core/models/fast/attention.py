@@ -30,7 +30,6 @@ def attend(
     dropout: float = 0.0,
     scaling: float | None = None,
     is_causal: bool | None = None,
-    position_bias: Tensor | None = None,
     **keywords: Any,
 ) -> tuple[Tensor, None]:
     """Attend like transformers' `sdpa_attention_forward`, which runs where this does not apply.
@@ -44,8 +43,7 @@ def attend(
         dropout: A probability.
         scaling: Factor of the scores; 1 / sqrt(D) by default.
         is_causal: Whether tokens see no later ones where there is no mask; by default, the module's.
-        position_bias: `[1 or B, H, T, S]`, added to the scores.
-        **keywords: Others of transformers.
+        **keywords: Others of transformers: `position_bias`, `[1 or B, H, T, S]`, is added to the scores.
 
     Returns:
         `[B, T, H, D']`, and None.
@@ -65,15 +63,13 @@ def attend(
     )
     if not applies:
         attended: tuple[Tensor, None] = sdpa_attention_forward(
-            module, query, key, value, attention_mask, dropout, scaling, is_causal, position_bias, **keywords
+            module, query, key, value, attention_mask, dropout, scaling, is_causal, **keywords
         )
         return attended
-    mask = attention_mask
-    if position_bias is not None and mask is not None:
-        seen = mask.dtype is torch.bool
-        mask = position_bias.masked_fill(~mask, -torch.inf) if seen else position_bias + mask
-    elif position_bias is not None:
-        mask = position_bias
+    mask, bias = attention_mask, keywords.get("position_bias")
+    if bias is not None and mask is not None:
+        bias = bias.masked_fill(~mask, -torch.inf) if mask.dtype is torch.bool else bias + mask
+    mask = mask if bias is None else bias
     scale = query.shape[3] ** -0.5 if scaling is None else scaling
     return torch.ops.specdec.attention(query, key, value, mask, scale), None
 

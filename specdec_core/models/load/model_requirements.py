@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from specdec_core.interface.errors import ModelError, PluginError
 from specdec_core.interface.settings import ModelSettings
-from specdec_core.models.load.resolve import has_encoder, near_miss
+from specdec_core.models.load.resolve import has_encoder, near_miss, read_config
 from specdec_core.models.load.vocabulary import Vocabulary, local_vocabulary, vocabulary_difference
 from specdec_core.registry.nesting import Keys, nested_settings
 from specdec_core.registry.registry import Registry
@@ -63,6 +63,13 @@ def unmet_requirements(
         )
         if mismatch is not None:
             yield ("model",), PluginError(mismatch)
+        if target.has_model is False and read_config(config.model, folder, config.subfolder).get(
+            "modules_of_target"
+        ):
+            yield (
+                ("model",),
+                PluginError(f"{config.model} has weights of its target, and this target is not loaded."),
+            )
         draft = local_vocabulary(config.model, folder, config.subfolder) if config.model and vocabulary else None
         if draft is not None and vocabulary is not None:
             try:

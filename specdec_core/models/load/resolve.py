@@ -191,8 +191,8 @@ def _all_cached(model: str, revision: str | None, subfolder: str | None, files: 
     return tokenizer and all((folder / str(name)).is_file() for name in ("config.json", *shards))
 
 
-def has_encoder(model: str | Path, folder: Path = Path(), subfolder: str | None = None) -> bool | None:
-    """Return whether a model has an encoder, or None if its config is not on this machine or does not tell.
+def read_config(model: str | Path, folder: Path = Path(), subfolder: str | None = None) -> dict[str, Any]:
+    """Return the keys of a model's config.json, none if it is not on this machine or cannot be read.
 
     Args:
         model: A folder, a hub name, or a model that ships.
@@ -201,13 +201,22 @@ def has_encoder(model: str | Path, folder: Path = Path(), subfolder: str | None 
     """
     try:
         path = model_folder(model, folder)
-        if path is None:
-            return None
-        with (path / (subfolder or "") / "config.json").open("rb") as file:
-            config: Any = json.load(file)
-        encoder_decoder, classes = config.get("is_encoder_decoder"), config.get("architectures")
-    except (ModelError, OSError, ValueError, AttributeError, RecursionError):
-        return None
+        config = path and json.loads((path / (subfolder or "") / "config.json").read_bytes())
+    except (ModelError, OSError, ValueError, RecursionError):
+        return {}
+    return config if isinstance(config, dict) else {}
+
+
+def has_encoder(model: str | Path, folder: Path = Path(), subfolder: str | None = None) -> bool | None:
+    """Return whether a model has an encoder, or None if its config is not on this machine or does not tell.
+
+    Args:
+        model: A folder, a hub name, or a model that ships.
+        folder: Base for relative paths.
+        subfolder: Folder of the model within `model`.
+    """
+    config = read_config(model, folder, subfolder)
+    encoder_decoder, classes = config.get("is_encoder_decoder"), config.get("architectures")
     if isinstance(encoder_decoder, bool):
         return encoder_decoder
     # transformers omits the key for decoder-only models, but a handwritten config may omit it for any model.

@@ -266,16 +266,22 @@ def test_hidden_states_are_read_off_the_target_where_the_record_has_none(family,
     assert not given.notes
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("drafter", [{"name": "quantized"}, {"name": "early-exit", "layers": 5}])
-def test_a_drafter_made_of_the_target_has_it_loaded(drafter):
-    record = read_record("builtin:code")
+@pytest.mark.parametrize(
+    ("record", "drafter", "least"),
+    [
+        ("translation", {"name": "transformer", "model": "builtin:t5-drafter"}, 0.05),
+        pytest.param("code", {"name": "quantized"}, 0.9, marks=pytest.mark.slow),
+        pytest.param("code", {"name": "early-exit", "layers": 5}, 0.05, marks=pytest.mark.slow),
+    ],
+)
+def test_a_drafter_made_of_the_target_has_it_loaded(record, drafter, least):
+    record = read_record(f"builtin:{record}")
     config = plugin_settings(default_registry(), "drafter", drafter)
     part = record.parts[0]
     one = replace(record, parts=(part,)), RecordPart(part.header, (next(iter(part)),))
     [acceptance] = DrafterReplay(*one, config, max_gamma=2).acceptance()
     accepted = acceptance.accept()[: len(acceptance), 0].mean()
-    assert (0.9 if drafter["name"] == "quantized" else 0.05) < accepted <= 1
+    assert least < accepted <= 1
 
 
 def test_drafters_are_loaded_by_their_settings(target):
