@@ -124,7 +124,7 @@ def front(folder: str = "") -> str:
             tables.append(
                 f"{_WIDTHS[group['key']['precision']]}:\n\n{table(head, _compared(dict(fastest.values())))}"
             )
-    return "\n".join([*tables, f"A built-in target of {largest} parameters, greedy, {_decoded(1)}.\n"])
+    return "\n".join([*tables, f"The built-in target, inflated to {largest} parameters; greedy, {_decoded(1)}.\n"])
 
 
 def engines() -> str:
