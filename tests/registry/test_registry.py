@@ -187,6 +187,12 @@ def test_requirements_are_checked_with_the_reason(needs, asked, reason):
         check_requirements(spec, TargetFacts(**asked))
 
 
+@pytest.mark.parametrize("part", ["tokenizer", "features", "model"])
+def test_what_a_target_has_is_told_apart(part):
+    facts = TargetFacts.of(TargetInfo(8, **{part: object()}))
+    assert facts == (False, part == "tokenizer", part == "features", part == "model")
+
+
 TRAINERS = """
     from pathlib import Path
     from typing import Annotated, Any
