@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -13,9 +14,8 @@ from torch import Tensor
 from specdec_core.decoding.validation import FINE, worst
 from specdec_core.interface import AcceptanceResult, AcceptanceRule, PluginError, Proposal
 from specdec_core.models.device import fetched
-from specdec_core.sampling.logits import argmax
 from specdec_core.verification import SpeculativeSampling
-from specdec_core.verification.acceptance import accept_greedy_on_cpu, accept_on_cpu
+from specdec_core.verification.acceptance import accept_on_cpu
 
 T = TypeVar("T")
 
@@ -103,9 +103,6 @@ def decide(
             return rule.sample(proposal, p, lenience, uniforms)
         if lenience is not None:
             return rule.greedy(proposal, p, lenience)
-        if p.device.type == "cpu":
-            tokens = argmax(p)
-            return Best(tokens, p.gather(2, tokens[..., None])[..., 0])
         largest, tokens = p.max(dim=2)
         return Best(tokens, largest)
     made = rule.greedy(proposal, p, lenience) if uniforms is None else rule.sample(proposal, p, lenience, uniforms)
@@ -201,12 +198,14 @@ def read(lists: Mapping[str, Any], lengths: tuple[int, ...]) -> Answered:
     """Return the answer.
 
     Args:
-        lists: The tensors of `tensors_of`, fetched.
+        lists: The tensors of `tensors_of`, fetched. In place of scores, `finite` may say whether that of the best
+            token is finite, given a row and a position of it.
         lengths: Number of draft tokens of each row.
     """
     draft, faults, parents = lists["draft"], lists.get("faults"), lists.get("parents")
     if "best" in lists:
-        found: tuple[Any, ...] = _followed(lists["best"], lists["scores"], draft, parents, lengths)
+        finite = lists.get("finite", lambda row, at: lists["scores"][row][at] & _EXPONENT != _EXPONENT)
+        found: tuple[Any, ...] = _followed(lists["best"], finite, draft, parents, lengths)
     else:
         found = lists["accepted"], lists["token"], lists["sound"], lists.get("path")
     accepted, token, sound, paths = found
@@ -226,7 +225,7 @@ def read(lists: Mapping[str, Any], lengths: tuple[int, ...]) -> Answered:
 
 def _followed(
     best: Sequence[Sequence[int]],
-    bits: Sequence[Sequence[int]],
+    finite: Callable[[int, int], bool],
     draft: Sequence[Sequence[int]],
     parents: Sequence[Sequence[int]] | None,
     lengths: Sequence[int],
@@ -235,7 +234,7 @@ def _followed(
 
     Args:
         best: `[B][K + 1]`.
-        bits: `[B][K + 1]`, the scores of these tokens: the bits of float32.
+        finite: Returns whether the score of a row's best token at a position is finite.
         draft: `[B][K]`.
         parents: `[B][K]` for trees.
         lengths: B.
@@ -253,13 +252,13 @@ def _followed(
                 last = node
         accepted.append(len(path))
         token.append(best[row][last + 1])
-        sound.append(bits[row][last + 1] & _EXPONENT != _EXPONENT)  # neither infinite nor NaN
+        sound.append(finite(row, last + 1))
         paths.append(path)
     return accepted, token, sound, paths
 
 
 def answer_on_cpu(proposal: Proposal, p: Tensor, numbers: list[list[float]], faults: Tensor | None) -> Answered:
-    """Verify a line on a CPU by Algorithm 1, with l = 1.
+    """Verify a draft on a CPU by Algorithm 1, with l = 1: a line, or a tree of greedy decoding.
 
     Args:
         proposal: The draft `[B, K]`.
@@ -267,11 +266,16 @@ def answer_on_cpu(proposal: Proposal, p: Tensor, numbers: list[list[float]], fau
         numbers: `[B][K + 1]`, the random numbers; empty where the target decodes greedily.
         faults: `[B, K]`, a code for each position; None if nothing can be wrong with the draft.
     """
-    draft = cut(proposal.tokens.tolist(), proposal.lengths)
-    made = accept_on_cpu(proposal.q, draft, p, numbers) if numbers else accept_greedy_on_cpu(draft, p)
-    accepted, token, sound = map(list, zip(*made, strict=True))
-    fault = FINE if faults is None else worst(faults.tolist(), proposal.lengths)
-    return Answered(proposal.lengths, draft, accepted, token, [], None, None, sound, fault)
+    parts = {"draft": proposal.tokens, "faults": faults, "parents": proposal.parents}
+    lists: dict[str, Any] = {name: part.tolist() for name, part in parts.items() if part is not None}
+    if numbers:
+        made = accept_on_cpu(proposal.q, cut(lists["draft"], proposal.lengths), p, numbers)
+        lists |= zip(("accepted", "token", "sound"), map(list, zip(*made, strict=True)), strict=True)
+    else:
+        values = p.numpy()
+        best = lists["best"] = values.argmax(axis=-1).tolist()
+        lists["finite"] = lambda row, at: math.isfinite(values.item(row, at, best[row][at]))
+    return read(lists, proposal.lengths)
 
 
 def cut(rows: Sequence[list[T]], lengths: Sequence[int]) -> list[list[T]]:

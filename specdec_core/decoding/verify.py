@@ -233,8 +233,8 @@ class ModelOracle(Oracle):
             p, self._p = self.to_probs.scores(flat, prefixes).view(logits.shape), None
         else:
             p = self._p = self.to_probs(flat, prefixes, out=self._room_for(flat)).view(logits.shape)
-        plain = lenience is None and proposal.parents is None and type(rule) is SpeculativeSampling
-        if plain and p.device.type == "cpu":
+        strict = lenience is None and type(rule) is SpeculativeSampling
+        if strict and p.device.type == "cpu" and (proposal.parents is None or not numbers):
             return answer_on_cpu(proposal, p, numbers, faults)
         l_each = None if lenience is None else uploaded(lenience, p.device)
         uniforms = uploaded(numbers, p.device, torch.float64) if numbers else None
@@ -257,7 +257,7 @@ class ModelOracle(Oracle):
         """Return memory for p of the same shape, which the next step overwrites."""
         if self._buffer is None or len(self._buffer) < len(logits):
             self._buffer = torch.empty_like(logits, dtype=torch.float32)
-        return self._buffer[: len(logits)]
+        return self._buffer if len(self._buffer) == len(logits) else self._buffer[: len(logits)]
 
     def _use_algorithm_1(self) -> None:
         self.rule = SpeculativeSampling()

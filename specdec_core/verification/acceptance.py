@@ -10,7 +10,6 @@ References:
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -166,26 +165,6 @@ def accept_on_cpu(
         if total == 0:  # p equals q up to rounding
             token, total = draw_from_row(p_row[n], r[-1])
         made.append((n, token, total > 0))
-    return made
-
-
-def accept_greedy_on_cpu(drafts: Sequence[Sequence[int]], scores: Tensor) -> list[tuple[int, int, bool]]:
-    """Verify greedy lines on a CPU: `accept_greedy` in one operation.
-
-    Args:
-        drafts: The draft tokens of each of B sequences.
-        scores: `[B, K + 1, V]` float32, the target's scores after its logits processors.
-
-    Returns:
-        The fields of `AcceptanceResult` for each sequence.
-    """
-    values = scores.numpy()
-    made = []
-    for row, (draft, best) in enumerate(zip(drafts, values.argmax(axis=-1).tolist(), strict=True)):
-        n = 0
-        while n < len(draft) and draft[n] == best[n]:
-            n += 1
-        made.append((n, best[n], math.isfinite(values.item(row, n, best[n]))))
     return made
 
 
