@@ -329,8 +329,7 @@ class Tally:
                 self.origins[row].extend(origins)
                 self.seconds[row] = now
         self._deviation += sum(report.deviation)
-        calls = report.draft_calls
-        self._draft_calls += calls
+        self._draft_calls += (calls := report.draft_calls)
         self._tree_steps += outcome.parents is not None
         self._forced += sum(map(len, report.forced))
         times = self._first

@@ -41,7 +41,7 @@ from specdec_core.sampling.candidates import (
     tempered,
     write_log_weights,
 )
-from specdec_core.sampling.generators import RowGenerators, draw
+from specdec_core.sampling.generators import RowGenerators, Uniforms, draw
 from specdec_core.sampling.logits import PREFIX_READERS, LogitsToProbs, argmax
 from specdec_core.verification.distributions import possible
 
@@ -52,8 +52,6 @@ KeepDrafting: TypeAlias = Callable[[Sequence[float]], Sequence[bool]]
 """Asks the gamma controller which sequences draft another token, given q(x) of the token each has just drafted."""
 Numbers: TypeAlias = list[list[float]]
 """Random numbers of each sequence."""
-Uniforms: TypeAlias = Tensor | Sequence[float]
-"""Random numbers of a position, as `draw` takes them."""
 NewTree: TypeAlias = Callable[
     [TreeShape, Sequence[int], LogitsToProbs, "DraftRecord", Sequence[Sequence[int]], Callable[[], Numbers]],
     LevelDraft,
@@ -162,7 +160,7 @@ class DraftRecord:
 
     def next_q(self) -> Tensor:
         """Return the buffer for the q of the next position, `[B, V]` float32."""
-        return self.buffer[:, len(self)]
+        return self.buffer.select(1, len(self))
 
     def add(self, tokens: Tensor | list[int], source: _Source) -> None:
         """Record the tokens `[B]` of a position, which nobody else may change; on a GPU, certain ones as they are.
@@ -215,18 +213,13 @@ class DraftRecord:
         if not self._tokens:
             return self._columns[:, :0]
         if self.device.type == "cpu" or all(isinstance(tokens, list) for tokens in self._tokens):
-            return uploaded(np.array(self._tokens, dtype=np.int64).T, self.device)
+            return moved(torch.tensor(self._tokens).T, self.device)
         return torch.stack([self._at(number) for number in range(len(self))], dim=1)
 
     def _at(self, number: int) -> Tensor:
         """Return the tokens of a position, `[B]`."""
         tokens = self._tokens[number]
         return moved(tokens, self.device) if isinstance(tokens, Tensor) else uploaded(tokens, self.device)
-
-    def rows(self) -> list[list[int]]:
-        """Return the tokens of each row."""
-        rows: list[list[int]] = self.tokens().tolist()
-        return rows
 
     def q(self) -> Distribution:
         """Return q of all positions in the cheapest form, in memory that the next step overwrites."""
@@ -245,7 +238,7 @@ class DraftRecord:
             return Dense(uploaded(np.stack(list(map(self._dense, candidates)), axis=1), self.device))
         for number, source in enumerate(sources):
             self._write(number, source)
-        return Dense(self.buffer[:, : len(sources)])
+        return Dense(self.buffer.narrow(1, 0, len(sources)))
 
     def _sparse(self, sources: Sequence[list[TemperedCandidates | None]], widest: int) -> Sparse:
         """Return the q of positions that were all drawn from candidates, at most `widest` of them."""
@@ -383,9 +376,8 @@ class DraftRecorder:
         """See `DraftRequest.sample`."""
         self._check_budget()
         check_values(logits, "logits", "[B, V]", (self._shape[0], self._shape[2]))
-        given = moved(logits, self._device)
         prefixes = self._current_prefixes() if self._to_probs.needs_prefix else None
-        token, scores = self._draw_next(given, prefixes)
+        token, scores = self._draw_next(moved(logits, self._device), prefixes)
         greedy = self._to_probs.greedy
         self._advance(lambda: confidence_in(token, scores.softmax(dim=-1) if greedy else scores))
         return moved(self._sampler.all_told(token, len(self._record) - 1) if greedy else token, logits.device)
@@ -643,7 +635,7 @@ class DraftRecorder:
         return self._numbers
 
     def _current_prefixes(self) -> list[list[int]]:
-        rows = enumerate(zip(self.tokens, self._record.rows(), strict=True))
+        rows = enumerate(zip(self.tokens, self._record.tokens().tolist(), strict=True))
         told = self._sampler.told
         return [[*row, *(told(token, n, at) for at, token in enumerate(new))] for n, (row, new) in rows]
 

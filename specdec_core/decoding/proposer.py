@@ -77,9 +77,6 @@ class Proposer:
         self.seconds = 0.0
         self._failures = 0
         self._failed = False
-        self._asking = guard.calling(drafter, self._step_failed)
-        self._telling = guard.calling(drafter, self._drop_drafter)
-        self._controlling = guard.calling(gamma)
         if drafter is not None and gamma is not None:
             with guard.calling(drafter):
                 limit = drafter.max_length
@@ -123,7 +120,7 @@ class Proposer:
                 begun = perf_counter()
                 self._failures = self._failures if self._failed else 0
                 self._failed = False
-                with self._asking:
+                with self._guard.calling(self._drafter, self._step_failed):
                     if self._drafter.ready(hidden_states):
                         self.asked = budget
                         self.request.start(tokens, budget, hidden_states, self._keep_drafting(), tree, depth)
@@ -172,7 +169,7 @@ class Proposer:
         """Return the budget of each sequence, the length that a path of it may have, and the tree if it is one."""
         session = self._gamma_session
         if session is not None:
-            with self._controlling:
+            with self._guard.calling(self._gamma):
                 asked = session.plan()
                 if asked is not self._last_plan:  # a tuple or a tree that has been checked cannot change
                     self._last_plan = checked_plan(asked, self._info.batch_size, self._max_gamma)
@@ -199,7 +196,7 @@ class Proposer:
 
         def keep_drafting(confidence: Sequence[float]) -> Sequence[bool]:
             # Guarded by itself: what the controller does wrong is not the drafter's failure.
-            with self._controlling:
+            with self._guard.calling(self._gamma):
                 batch = self._info.batch_size
                 answer = [bool(more) for more in session.keep_drafting(confidence)]
                 if len(answer) == batch:
@@ -218,7 +215,7 @@ class Proposer:
         session = self._draft_session
         if session is not None:
             begun = perf_counter()
-            with self._telling:
+            with self._guard.calling(self._drafter, self._drop_drafter):
                 session.commit(outcome)
             self.seconds += perf_counter() - begun  # also of a call that raised
 
@@ -226,7 +223,7 @@ class Proposer:
         """Have the drafter keep only the first `lengths[b]` committed tokens of each sequence b."""
         session = self._draft_session
         if session is not None:
-            with self._telling:
+            with self._guard.calling(self._drafter, self._drop_drafter):
                 session.rollback(lengths)
 
     def observe(self, report: StepReport) -> None:
@@ -234,7 +231,7 @@ class Proposer:
         self._guard.step = report.step + 1
         self.seconds = 0.0
         if self._gamma_session is not None:
-            with self._controlling:
+            with self._guard.calling(self._gamma):
                 self._gamma_session.observe(report)
 
     def close(self) -> None:

@@ -146,8 +146,6 @@ class GraphPasses(StaticPasses):
         """See `StaticPasses`. On a CPU, where tests trace passes, drafts are verified one row at a time."""
         return self._loaded.device.type == "cuda"
 
-    drafts = decides
-
     def decide(
         self,
         cache: SlotCache,

@@ -147,9 +147,7 @@ class StaticPasses(ABC):
     """
 
     decides = False
-    """Whether decisions can be captured together with passes."""
-    drafts = False
-    """Whether all passes of a line are one call."""
+    """Whether decisions can be captured together with passes, and all passes of a line."""
 
     def __init__(self, loaded: LoadedModel, tolerance: float) -> None:
         self.failed: str | None = None
@@ -249,7 +247,7 @@ class StaticPasses(ABC):
     def draft(
         self, cache: SlotCache, layers: Sequence[int], tokens: Sequence[Sequence[int]], rows: Rows, line: Line
     ) -> Outputs | None:
-        """Draft a line in one call. Only for passes that have `drafts`. May raise anything.
+        """Draft a line in one call. Only for passes that have `decides`. May raise anything.
 
         Args:
             cache: Keys and values of earlier tokens.

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from functools import cached_property, partial
 from typing import Any, NamedTuple
 
@@ -93,7 +93,7 @@ class ModelForward:
             **extra: Further arguments of the model's forward.
         """
         cache.plan = plan
-        keywords = extra | {"use_cache": True}
+        keywords: dict[str, Any] = {"use_cache": True, **extra}
         if keep is not None and self._family.trims_logits:
             keywords["logits_to_keep"] = keep
         if memory is not None:
@@ -101,22 +101,16 @@ class ModelForward:
             keywords["decoder_input_ids"] = tokens
         else:
             keywords["input_ids"] = tokens
-        several = self._family.single_token_modules and tokens.shape[1] > 1 and plan.start > 0
-        with self.loaded.lock, self._token_by_token(tokens.shape[1]) if several else nullcontext():
+        with self.loaded.lock, ExitStack() as entered:
+            if (count := tokens.shape[1]) > 1 and plan.start > 0:
+                for name in self._family.single_token_modules:
+                    module = self.loaded.model.get_submodule(name)
+                    entered.enter_context(overridden(module, "forward", partial(_run_token_by_token, count)))
             if self.features is None and not self.layers:
                 result = Output(self._call(cache, keywords).logits)
             else:
                 result = self._run_captured(cache, keywords)
         return result if keep is None else result.last(keep)
-
-    @contextmanager
-    def _token_by_token(self, count: int) -> Iterator[None]:
-        """Let the modules that read their state before a single token only run for each of `count` tokens."""
-        with ExitStack() as entered:
-            for name in self._family.single_token_modules:
-                module = self.loaded.model.get_submodule(name)
-                entered.enter_context(overridden(module, "forward", partial(_run_token_by_token, count)))
-            yield
 
     def _call(self, cache: SlotCache, keywords: dict[str, Any]) -> Any:
         if self.loaded.encoder_decoder:

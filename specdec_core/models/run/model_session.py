@@ -229,17 +229,13 @@ class ModelSession:
 
     @property
     def decides(self) -> bool:
-        """Whether `decide` captures decisions together with passes."""
+        """Whether `decide` captures decisions together with passes, and `draft` lines."""
         return self._passes is not None and self._passes.decides and self._passes.failed is None
 
     @property
     def drafts(self) -> bool:
         """Whether `draft` draws all tokens of a line."""
-        return self._captures_lines or self.device.type == "cpu"
-
-    @property
-    def _captures_lines(self) -> bool:
-        return self._passes is not None and self._passes.drafts and self._passes.failed is None
+        return self.decides or self.device.type == "cpu"
 
     @inference_only
     def decide(
@@ -286,9 +282,8 @@ class ModelSession:
             columns. Nothing if `line.draw` drew it. None where it cannot be captured, as for more than `READ`
             uncached tokens: nothing was run.
         """
-        if not self._captures_lines:
-            self._draft_pass_by_pass(uncached, line)
-            return ()
+        if not self.decides:
+            return self._draft_pass_by_pass(uncached, line)
         fits = all(len(row) <= READ for row in uncached) and max(line.lengths) < WIDEST
         same = self._vocab_size == self._loaded.vocab_size and self.device == line.device
         if not fits or not same or self._memory is not None:
@@ -307,18 +302,26 @@ class ModelSession:
             self.lengths = list(map(operator.add, self.lengths, read))
         return made
 
-    def _draft_pass_by_pass(self, uncached: Sequence[Sequence[int]], line: Line) -> None:
-        logits, padding = self.forward(uncached), (0,) * len(uncached)
+    def _draft_pass_by_pass(self, uncached: Sequence[Sequence[int]], line: Line) -> Outputs:
+        logits, read = self.forward(uncached), max(line.lengths) - 1
+        start, rows = self.lengths[0], range(len(uncached))
         plain = self._passes is None and self._exact is None and not isinstance(self._cache, RecurrentCache)
+        # Passes of rows that are at the same position differ in nothing else.
         alike = plain and len(set(self.lengths)) == len(set(line.lengths)) == 1
-        for position in range(1, max(line.lengths)):
-            tokens = self._replace_unknown(line.draw(logits[:, -1])[:, None])
-            counts = tuple([int(length > position) for length in line.lengths])
-            if alike:  # as `_pass` finds out each time
-                logits = self._noted(self._together(tokens, 1), counts)
+        known = self._positions(WritePlan(slice(None), start, start + read), rows) if alike else {}
+        columns = [(name, torch.split(each, 1, dim=-1)) for name, each in known.items()]
+        for at in range(read):
+            tokens = self._replace_unknown(line.draw(logits.select(1, -1)).unsqueeze(1))
+            counts = tuple([int(length > at + 1) for length in line.lengths])
+            if alike:
+                plan = WritePlan(slice(None), start + at, start + at + 1)
+                logits = self._noted(
+                    self._run(tokens, plan, 1, **{name: each[at] for name, each in columns}), counts
+                )
             else:
-                logits = self._pass(Block(tokens, padding, counts, 1, 1))
-        line.draw(logits[:, -1])
+                logits = self._pass(Block(tokens, (0,) * len(counts), counts, 1, 1))
+        line.draw(logits.select(1, -1))
+        return ()
 
     @inference_only
     def forward(
@@ -369,7 +372,10 @@ class ModelSession:
         elif isinstance(self._cache, RecurrentCache):
             output = self._run_with_states(self._cache, block)
         elif not any(block.padding) and min(block.counts) > 0 and len(set(self.lengths)) == 1:
-            output = self._together(block.tokens, block.keep, **block.inputs)
+            plan = WritePlan(slice(None), self.lengths[0], self.lengths[0] + block.tokens.shape[1])
+            output = self._run(
+                block.tokens, plan, block.keep, **self._positions(plan, range(len(self.lengths))), **block.inputs
+            )
         elif self._family.ragged:
             output = self._run_ragged(block)
         else:
@@ -377,7 +383,7 @@ class ModelSession:
         return self._noted(output, block.counts)
 
     def _noted(self, output: Output, counts: Sequence[int]) -> Tensor:
-        """Take note of the tokens that each row has read; return the logits in the target's vocabulary."""
+        """Take note of the tokens that each row has read; return the logits, padded or trimmed to `[B, K, V]`."""
         self.calls += 1
         self.lengths = list(map(operator.add, self.lengths, counts))
         if self._read is not None:
@@ -394,8 +400,7 @@ class ModelSession:
         heads = list(map(len, uncached))
         longest = max(heads)
         width = 0 if draft is None else draft.shape[1]
-        drafted = [width] * len(uncached) if draft_lengths is None else draft_lengths
-        counts = tuple(map(operator.add, heads, drafted))
+        counts = tuple(map(operator.add, heads, [width] * len(heads) if draft_lengths is None else draft_lengths))
         padding = tuple([longest - head for head in heads])
         if draft is not None:
             draft = self._replace_unknown(moved(draft, self.device))
@@ -436,13 +441,6 @@ class ModelSession:
         assert self._cache is not None, "the session is closed"
         self._cache.reserve(plan.end)
         return self._forward.run(self._cache, self._memory, tokens, plan, keep, **inputs)
-
-    def _together(self, tokens: Tensor, keep: int, **inputs: Tensor) -> Output:
-        """Run all rows, which are at the same position and read equally many tokens."""
-        plan = WritePlan(slice(None), self.lengths[0], self.lengths[0] + tokens.shape[1])
-        if self._tells_positions:
-            inputs |= self._positions(plan, range(len(self.lengths)))
-        return self._run(tokens, plan, keep, **inputs)
 
     def _replay(self, passes: StaticPasses, block: Block) -> Output | None:
         """Run a captured pass; return None if there is none for this block."""

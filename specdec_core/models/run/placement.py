@@ -73,14 +73,13 @@ class Placement:
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        self._count, self._numbers = 0, torch.empty(0, dtype=torch.long, device=device)  # 0, 1, ...
+        self._numbers = torch.empty(0, dtype=torch.long, device=device)  # 0, 1, ...
         self._ahead: tuple[list[int], list[int], int, Placed] | None = None
 
     def keys(self, end: int, start: int = 0) -> Tensor:
         """Return the numbers of the slots from `start` to `end - 1`, `[end - start]` int64."""
-        if self._count < end:
-            self._count = max(2 * self._count, CHUNK, end)
-            self._numbers = torch.arange(self._count, device=self._device)
+        if (known := self._numbers.shape[0]) < end:
+            self._numbers = torch.arange(max(2 * known, CHUNK, end), device=self._device)
         return self._numbers[start:end]
 
     def of(self, lengths: Sequence[int], block: Block, end: int, trash: int, *, tree: bool) -> Placed:

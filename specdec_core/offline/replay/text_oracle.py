@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from specdec_core.decoding.answer import Answered
-from specdec_core.decoding.drawing import DraftSampler, Uniforms
+from specdec_core.decoding.drawing import DraftSampler
 from specdec_core.decoding.guard import PluginGuard
 from specdec_core.decoding.opening import InnerLoop, LoopContext
 from specdec_core.decoding.rows import Row, StopRule, TokenView
@@ -31,7 +31,7 @@ from specdec_core.models.device import inference_only
 from specdec_core.offline.record.format import RecordedText
 from specdec_core.offline.replay.replayed_metrics import Uncached
 from specdec_core.sampling.candidates import TemperedCandidates
-from specdec_core.sampling.generators import RowGenerators, draw_with_total, row_seed
+from specdec_core.sampling.generators import RowGenerators, Uniforms, draw_with_total, row_seed
 from specdec_core.sampling.logits import LogitsToProbs, argmax, with_token_ids
 from specdec_core.verification.distributions import dense, density
 
