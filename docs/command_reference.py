@@ -1,4 +1,4 @@
-"""The reference of commands: what each is for, two examples, and its own options; shared options stand once."""
+"""The reference of commands: what each is for, an example, and its own options; shared options stand once."""
 
 from __future__ import annotations
 
@@ -13,9 +13,6 @@ import typer
 
 from specdec_core.cli.main import app
 from specdec_core.interface.settings import GenerationSettings, SamplingSettings
-
-_EXAMPLES = 2
-"""The most examples of a command; its --help has all."""
 
 
 def examples() -> Iterator[str]:
@@ -56,17 +53,20 @@ def reference(_: str) -> str:
     parts = [
         "## Shared options\n\n`generate` accepts the keys of "
         "[`sampling`](study-file.md#sampling-and-draft_sampling) and [`generation`](study-file.md#generation) as "
-        "options, such as `--top-k` and `--max-new-tokens`; `record` and `measure` accept most of them.\n",
+        "options, such as `--top-k` and `--max-new-tokens`; `record` and `measure` accept most of them. From the "
+        "keys of [a run](study-file.md#a-run), `generate` also accepts `--lenience`, `--rule` and "
+        "`--draft-beams`.\n",
         *sorted((line for line in shared if _name(line) not in keys), key=_name),
     ]
     for path, context in found:
         if path == "specdec theory":  # its commands follow
             continue
         about = " ".join(_help(context).partition("\n\n")[0].split())
-        shown = "\n".join(_examples(context)[:_EXAMPLES])
+        shown = "".join(_examples(context)[:1])  # its --help has all
         parts += ["", f"## `{path}`", "", about, "", f"```sh\n{shown}\n```", ""]
         own = (line for line in options[path] if line.partition(" (")[0] not in known)
-        parts += [line for line in own if _name(line) not in keys and not line.startswith("- `STUDY`")]
+        elsewhere = keys | ({"lenience", "rule", "draft-beams"} if path == "specdec generate" else set())
+        parts += [line for line in own if _name(line) not in elsewhere and not line.startswith("- `STUDY`")]
         if path == "specdec train":
             parts.append(f"Trainers: {', '.join(f'[`{name}`](drafters/{name}.md)' for name in trainers)}.")
     return "\n" + re.sub(r"\n{3,}", "\n\n", "\n".join(parts)).strip() + "\n\n"
