@@ -25,7 +25,7 @@ STUDIES = ("table2", "table3", "table4", "table5", "adaptive-gamma", "hierarchy"
 KEPT = (
     *("task", "name", "drafter", "gamma", "lenience", "repeats", "tokens", "target_calls", "alpha", "c"),
     *("block_efficiency", "speedup", "speedup_min", "speedup_max", "speedup_expected", "speedup_expected_here"),
-    *("gamma_mean", "deviation", "quality", "device", "versions"),
+    *("deviation", "quality", "device", "versions"),
 )
 TASKS = {"ende": "EnDe", "summaries": "CNNDM", "code": "LM1B"}
 """Which task of the paper each of ours stands for, by the beginning of its name."""
@@ -96,18 +96,17 @@ def table2() -> str:
         speeds = (_speed(by_gamma[gamma]) if gamma in by_gamma else None for gamma in (3, 5, 7))
         rows.append((*key, by_gamma[3]["alpha"], *speeds, *_paper_row(by_gamma[3])))
     ours = ("task", "T", "drafter", "alpha, γ = 3", "speed-up, γ = 3", "γ = 5", "γ = 7")
-    return table((*ours, "paper: γ", "alpha", "speed-up"), rows)
+    return table((*ours, "paper: γ", "speed-up"), rows)
 
 
 def _paper_row(result: Result) -> tuple[Cell, ...]:
-    """Return what the paper has for T5-small at this task and temperature."""
+    """Return the paper's gamma and speed-up at this task and temperature; table 3 has its alphas."""
     if result["drafter"] == "ngram":
-        found = paper.BIGRAM
-        known = _task(result) == "ende" and result["temperature"] == 0  # its alpha at T = 1 is in table 3
-        return (found.gamma, found.alpha, f"{found.speed}×") if known else (None, None, None)
+        known = _task(result) == "ende" and result["temperature"] == 0
+        return (paper.BIGRAM.gamma, f"{paper.BIGRAM.speed}×") if known else (None, None)
     task, temperature = TASKS[_task(result)], result["temperature"]
     (row,) = [r for r in paper.TABLE_4 if (r.task, r.drafter, r.temperature) == (task, "T5-small", temperature)]
-    return row.gamma, row.alpha, f"{row.measured}×"
+    return row.gamma, f"{row.measured}×"
 
 
 def table3() -> str:
@@ -177,31 +176,30 @@ def _paper_lenience(result: Result, drafter: str, lenience: float) -> float | No
 
 
 def adaptive_gamma() -> str:
-    """Return fixed and adaptive gammas, ours beside the slides'."""
+    """Return fixed and adaptive gammas by task, ours beside the slides'."""
     slides = {(row.task, row.gamma): row for row in (*paper.SLIDES_FIXED, *paper.SLIDES_ADAPTIVE)}
-    rows = []
+    rows: dict[str, list[Cell]] = {}
     for one in drafted("adaptive-gamma"):
         known = one["gamma"] if isinstance(one["gamma"], int) else None
         row = slides.get((TASKS[_task(one)], known)) if known or one["name"] == "running-average" else None
-        theirs = (None, None) if row is None else (row.alpha, f"{row.speed}×")
-        cells = (_task(one), one["name"], one["gamma_mean"], one["alpha"], _speed(one))
-        rows.append((*cells, *theirs))
-    ours = ("task", "gamma", "drafted a step", "alpha", "speed-up")
-    return table((*ours, "slides: alpha", "speed-up"), rows)
+        cells = (one["alpha"], _speed(one), None if row is None else f"{row.speed}×")
+        rows.setdefault(one["name"], []).extend(cells)
+    tasks = dict.fromkeys(_task(one) for one in drafted("adaptive-gamma"))
+    headings = (heading for task in tasks for heading in (f"{task}: alpha", "speed-up", "slides"))
+    return table(("gamma", *headings), ((name, *cells) for name, cells in rows.items()))
 
 
 def hierarchy() -> str:
-    """Return a fast drafter, a better one and both together, ours beside the slides'."""
+    """Return a fast drafter, a better one and both together by temperature, ours beside the slides'."""
+    rows: dict[str, list[Cell]] = {}
+    for one in drafted("hierarchy"):
+        rows.setdefault(one["name"], []).extend((one["alpha"], _speed(one)))
+    temperatures = dict.fromkeys(one["temperature"] for one in drafted("hierarchy"))
+    headings = (heading for t in temperatures for heading in (f"T = {t}: alpha", "speed-up"))
     theirs = dict(zip(("fast", "better", "hierarchy"), paper.SLIDES_HIERARCHY, strict=True))
     return table(
-        ("T", "drafter", "alpha", "c", "speed-up", "slides", "speed-up"),
-        (
-            (
-                *(one["temperature"], one["name"], one["alpha"], f"{one['c']:.3f}", _speed(one)),
-                *(theirs[one["name"]].drafter, f"{theirs[one['name']].speed}×"),
-            )
-            for one in drafted("hierarchy")
-        ),
+        ("drafter", *headings, "slides: drafter", "speed-up"),
+        ((name, *cells, theirs[name].drafter, f"{theirs[name].speed}×") for name, cells in rows.items()),
     )
 
 
