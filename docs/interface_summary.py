@@ -12,6 +12,8 @@ from specdec_core import interface
 _ELSEWHERE = {"BestFirstTree", "Branches", "ModelSettings", "ModelsSpec", "Nested"}
 _ELSEWHERE |= {"Progress", "Trainer", "TrainerConfig", "TrainingReport"}
 """Classes that authors of drafters, controllers and rules seldom see; guides explain them."""
+_OF_THE_CORE = {"model_config", "prepared", "origin", "made_by_core", "sample_line", "extend", "loop", "clipped"}
+"""Members that plugins of others do not need; the reference below has those of the core."""
 
 
 def summary(_: str) -> str:
@@ -35,7 +37,7 @@ def _class(thing: type) -> Iterator[str]:
 
 def _fields(thing: type) -> Iterator[str]:
     for name, kind in inspect.get_annotations(thing).items():
-        if not name.startswith("_") and name != "model_config" and not _inherited(thing, name):
+        if not name.startswith("_") and name not in _OF_THE_CORE and not _inherited(thing, name):
             shown = kind if isinstance(kind, str) else inspect.formatannotation(kind)
             about = re.search(rf"^    {name}: (.*(?:\n {{8}}.*)*)", inspect.getdoc(thing) or "", re.MULTILINE)
             yield f"- `{name}`: {_clause(about[1])}" if about else f"- `{name}: {_short(shown)}`"
@@ -44,7 +46,7 @@ def _fields(thing: type) -> Iterator[str]:
 def _methods(thing: type) -> Iterator[str]:
     for name, value in vars(thing).items():
         method: Any = value.__func__ if isinstance(value, classmethod | staticmethod) else value
-        if (name.startswith("_") and name != "__call__") or _inherited(thing, name):
+        if (name.startswith("_") and name != "__call__") or name in _OF_THE_CORE or _inherited(thing, name):
             continue
         if isinstance(method, property):
             yield f"- `{name}`: {_clause(_first_paragraph(method))}"
