@@ -248,18 +248,13 @@ def recorded(name: str) -> str:
 def vllm() -> str:
     """Return what vLLM did with each drafter, and what was expected."""
     data = _data("vllm_forecast")
-    head = (
-        "drafter",
-        "expected drafts/drafted/accepted",
-        "vLLM's counters",
-        "expected by position",
-        "in vLLM",
-    )
+    head = ("drafter", "expected drafts/drafted/accepted", "vLLM's counters", "accepted by position in vLLM")
     rows = []
     for row in data["rows"]:
-        name, pairs = row["key"]["drafter"], [_counted(row["forecast"]), _counted(row["vllm"])]
+        name, found = row["key"]["drafter"], row["vllm"]
         shown = name if row["forecast"] is None else f"[`{name}`](drafters/{name}.md)"
-        rows.append((shown, *(one[0] for one in pairs), *(one[1] for one in pairs)))
+        rates = " ".join(f"{accepted / found['drafts']:.2f}" for accepted in found["accepted"])
+        rows.append((shown, _counted(row["forecast"]), _counted(found), rates))
     settings = data["settings"]
     return (
         f"{table(head, rows)}\n{settings['prompts']} prompts × {settings['tokens']} tokens, greedy, γ = "
@@ -267,12 +262,9 @@ def vllm() -> str:
     )
 
 
-def _counted(found: dict[str, Any] | None) -> tuple[str, str]:
-    """Return the counts and the rates by position."""
-    if found is None:
-        return "–", "–"
-    rates = " ".join(f"{accepted / found['drafts']:.2f}" for accepted in found["accepted"])
-    return f"{found['drafts']}/{found['draft_tokens']}/{sum(found['accepted'])}", rates
+def _counted(found: dict[str, Any] | None) -> str:
+    """Return the counts of a run."""
+    return "–" if found is None else f"{found['drafts']}/{found['draft_tokens']}/{sum(found['accepted'])}"
 
 
 # --- on a GPU --------------------------------------------------------------------------------------------------

@@ -128,12 +128,8 @@ def _value(schema: Mapping[str, Any]) -> str:
 
 
 def arguments(_: str) -> str:
-    """Return the arguments of transformers' `generate` that `generate_with` does not support, by their reason."""
-    names: dict[str, list[str]] = {}
-    for name, reason in UNSUPPORTED.items():
-        names.setdefault(reason, []).append(f"`{name}`")
-    rows = (f"- {', '.join(those)}: {reason[0].upper()}{reason[1:]}.\n" for reason, those in names.items())
-    return f"\n{''.join(rows)}\n"
+    """Return the arguments of transformers' `generate` that `generate_with` does not support."""
+    return f"{', '.join(f'`{name}`' for name in UNSUPPORTED)}\n"
 
 
 _LANGUAGES = {".py": "python"}

@@ -1,6 +1,5 @@
 """Beam search from Python: see docs/beams.md."""
 
-# --8<-- [start:beams]
 from specdec_core import Decoder, load_model
 
 target = load_model("builtin:t5-target")
@@ -12,4 +11,3 @@ result = decoder.generate(
 for one in result:
     print(f"{one.score:.3f} {one.text}")
 print(result.metrics.target_calls, "passes for", result.metrics.tokens, "steps of beam search")
-# --8<-- [end:beams]

@@ -63,7 +63,6 @@ class SecondThought(Drafter):
         return SecondThoughtSession(self)
 
 
-# --8<-- [start:hidden]
 class SecondThoughtSession(DraftSession):
     def __init__(self, drafter: SecondThought) -> None:
         self.drafter = drafter
@@ -76,7 +75,6 @@ class SecondThoughtSession(DraftSession):
         return request.proposal()
 
 
-# --8<-- [end:hidden]
 class CapConfig(DrafterConfig):
     """Limits the drafts of another drafter."""
 
@@ -318,7 +316,6 @@ class Everywhere(DeterministicDrafter):
         return [tokens[start : start + depth] for start in starts[:budget]]
 
 
-# --8<-- [start:branch]
 class Branching(Fading):
     """Drafts trees, too."""
 
@@ -342,7 +339,6 @@ class BranchingSession(FadingSession):
         return request.proposal()
 
 
-# --8<-- [end:branch]
 @hookimpl
 def specdec_drafters() -> list[PluginSpec]:
     """Announce the drafters."""

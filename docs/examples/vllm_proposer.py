@@ -18,12 +18,8 @@ class Repeater(VllmProposer):
         return Repeat(PluginConfig(), target)
 
 
-# --8<-- [start:module]
 class Proposer(VllmProposer):
     """Drafts in vLLM's process. The settings are those of a study and may be edited."""
 
     settings = "prompt-copy"
     folder = "/srv/project"  # base for relative paths in the settings
-
-
-# --8<-- [end:module]

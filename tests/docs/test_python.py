@@ -49,10 +49,8 @@ def test_the_python_of_a_page_runs(page, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("gamma", [1, 5])
 def test_the_thinking_budget_gives_the_text_of_plain_generate(gamma):
-    (block,) = (block for block in OWN if name(block.page) == "docs/acceptance.md")
-    namespace: dict[str, Any] = {}
-    exec(block.text, namespace)  # a class
-    budget, model = namespace["ThinkingBudget"](4, 5, 6), tiny_model("llama", 8)
+    budget = runpy.run_path(str(EXAMPLES / "thinking_budget.py"))["ThinkingBudget"](4, 5, 6)
+    model = tiny_model("llama", 8)
     ids, settings = torch.tensor([[3, 4, 6]]), {"max_new_tokens": 24, "do_sample": False, "eos_token_id": None}
     plain = model.generate(ids, logits_processor=[budget], **settings)
     assert plain[0].tolist().index(5) == 8
