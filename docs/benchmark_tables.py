@@ -18,7 +18,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-from tables import speedup, table
+from tables import cores, speedup, table
 
 DATA = Path(__file__).parent / "data"
 
@@ -238,7 +238,8 @@ def recorded(name: str) -> str:
     found = _data("recorded")[name]
     columns = found["columns"]
     ranges = re.compile(r" \([\d.]+ to [\d.]+\)" if found.get("medians_only") else r"(?!)")
-    what = f"{found['settings'][0].upper()}{found['settings'][1:]} ({found['machine']}, {found['date']}):\n\n"
+    where = cores(found["machine"])
+    what = f"{found['settings'][0].upper()}{found['settings'][1:]} ({where}, {found['date']}):\n\n"
     return what + table(columns, [[ranges.sub("", row[column]) for column in columns] for row in found["rows"]])
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tables import data, speedup, table
+from tables import cores, data, speedup, table
 
 from specdec_core.study.report.verdict import MAX_EXCESS
 
@@ -78,7 +78,7 @@ def speeds() -> str:
     found = data("drafter_speeds")
     settings = f"{found['settings'][0].upper()}{found['settings'][1:]}"
     shown = table(("drafter", "c", *head), (cells for _, cells in rows))
-    return f"{shown}\n{settings}; {found['machine']}, {found['date']}.\n"
+    return f"{shown}\n{settings}; {cores(found['machine'])}, {found['date']}.\n"
 
 
 METHODS = {"lookup": "prompt-copy", "assisted": "transformer"}

@@ -8,6 +8,7 @@ replay.json that of `python benchmarks/replay.py`.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Sequence
 from functools import cache
 from pathlib import Path
@@ -29,6 +30,11 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """Return a Markdown table."""
     lines = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}", *(f"| {' | '.join(row)} |" for row in rows)]
     return "\n".join(lines) + "\n"
+
+
+def cores(machine: str) -> str:
+    """Return a machine in few words; docs/limitations.md describes the one that most tables come from."""
+    return re.sub(r"two cores of an? (shared )?x86-64 server( \(.*\))?", "two x86-64 cores", machine)
 
 
 def speedup(speed: float, plain: float, bound: float, what: str) -> float:
