@@ -11,8 +11,6 @@ assisted = Decoder(target, drafter, gamma=5, temperature=0)
 print(assisted.generate(prompts, max_new_tokens=32)[0].text)
 # --8<-- [end:assisted]
 
-# --8<-- [start:lookup]
 copying = {"name": "prompt-copy", "max_match": 2}
 lookup = Decoder(target, copying, gamma=10, temperature=0)
 print(lookup.generate(prompts, max_new_tokens=32)[0].text)
-# --8<-- [end:lookup]
