@@ -50,6 +50,7 @@ def _slim(result: Result) -> Result:
     kept = {name: result[name] for name in KEPT}
     temperature = result["config"]["sampling"]["temperature"]
     kept["temperature"] = int(temperature) if temperature == int(temperature) else temperature
+    kept["versions"].pop("specdec-core", None)  # the state of the working tree
     for name in ("signatures", "note"):
         (kept["quality"] or {}).pop(name, None)
     return kept
