@@ -222,7 +222,7 @@ def check_weights(
         lacks, has = (", ".join(names) or "none" for names in (missing, unknown))
         raise ModelError(
             f"drafter {drafter!r}: {model} lacks the weights {lacks} and has {has}, which its "
-            " config.json does not ask for. Copy the checkpoint again, or use the specdec that supports it."
+            "config.json does not ask for. Copy the checkpoint again, or use the specdec that supports it."
         )
     for name, tensor in tensors.items():
         if tensor.shape != own[name].shape:
