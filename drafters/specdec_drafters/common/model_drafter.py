@@ -95,6 +95,7 @@ class ModelDraftSession(DraftSession):
         count: int | None = None,
     ) -> None:
         longest = min(session.capacity, loaded.max_positions or session.capacity)
+        self._beside_target = torch.device(session.device) == loaded.device
         self._model = ModelSession.of_batch(
             loaded, session, longest + session.max_gamma, hidden_layers=hidden_layers
         )
@@ -151,7 +152,7 @@ class ModelDraftSession(DraftSession):
 
     def _draw_line(self, request: DraftRequest) -> bool:
         """Draft a line in one call; return False where the model or the request cannot."""
-        if not self._model.drafts:
+        if not self._model.drafts or not self._beside_target:
             return False
         fresh = self._unread(request)
         plain = self._states(request, list(map(len, fresh)), masks=0) is None
