@@ -30,7 +30,6 @@ def main() -> None:
     """Run the benchmark and print the result."""
     options = parse()
     torch.set_num_threads(options.threads)
-    torch.set_grad_enabled(False)
     target = load_model(options.target, packed=False)
     if options.inflate_layers:
         target = inflate(target, options.inflate_layers, options.inflate_width)
@@ -58,6 +57,7 @@ def main() -> None:
     report(result)
 
 
+@torch.inference_mode()
 def attention(context: int, repeats: int) -> dict[str, Any]:
     """Time the attention of one and of six tokens: 32 heads of 128, which share the keys of 8."""
     layer = nn.Module()

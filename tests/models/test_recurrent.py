@@ -248,10 +248,10 @@ def of_the_first(layer, row):
     return [states[0] for states in layer._whole.values()]
 
 
-def late(session, cache, block, heads):
-    output = session._run_in_groups(block)
-    for row, (count, head) in enumerate(zip(block.counts, heads, strict=True)):
-        if count > head:
+def late(session, cache, block):
+    output, head = session._run_in_groups(block), block.tokens.shape[1] - block.draft
+    for row, (count, padding) in enumerate(zip(block.counts, block.padding, strict=True)):
+        if count > head - padding:
             cache.take(row, session.lengths[row])
     return output
 
