@@ -133,7 +133,7 @@ def fuse_gates(graph: GraphModule) -> None:
             continue
         _, gate, split, product = chain
         (size, *sizes), (gated,) = split.args[1], silu.users
-        up = next(node for node in split.users if node is not gate)
+        up = next((node for node in split.users if node is not gate), None)
         if sizes == [size] and size % LANES == 0 and gate.args[1] == 0 and set(gated.args) == {silu, up}:
             with graph.graph.inserting_before(gated):
                 fused = graph.graph.call_function(ours.gated_product.default, (*product.args[:4], size))
