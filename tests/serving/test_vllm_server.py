@@ -22,7 +22,10 @@ from tests.serving.vllm_engine import TOKENS, expected, export
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(600)]
 
 RECORDED = Path(__file__).parent / "vllm_answers.json"
-DRAFTERS = {"copies": "prompt-copy", "model": {"name": "transformer", "model": "builtin:drafter"}}
+DRAFTERS = {
+    "copies": {"name": "prompt-copy", "min_match": 2},
+    "model": {"name": "transformer", "model": "builtin:drafter"},
+}
 ASKED = ("class A:", "import os\nimport re\n")
 PROMPTS = {"builtin": "heldout", "limit": 8}
 SERVERS = {
