@@ -130,7 +130,8 @@ def opened(options: argparse.Namespace, run: Run) -> Results:
 
 
 def run_process(options: argparse.Namespace) -> None:
-    """Measure in another process, which is stopped when the time is over."""
+    """Measure in another process, which is stopped when the time is over, or when this one is."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped: the same command continues"))
     deadline = monotonic() + 60 * options.minutes
     while (left := deadline - monotonic()) > 5:
         child = subprocess.Popen(
