@@ -3,13 +3,18 @@
 The pages mark its positions in Markdown:
 
     <!-- table: 1 -->    Table 1 of the paper with the results of the formulas
-    <!-- the trace -->   the interactive trace of a recorded decoding
+    <!-- the trace -->   the interactive trace of a recorded decoding, up to <!-- end of the trace -->
+
+A page links to files of the repository as they lie in a clone; `on_site` leads these links to what the site has.
 """
 
 from __future__ import annotations
 
+import posixpath
+import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -35,6 +40,45 @@ _BOOSTS = {"api/": 0.001, "commands.md": 0.3}
 weight, names of the API would come before the guides that explain them."""
 
 
+ROOT = Path(__file__).parent.parent
+_LINK = re.compile(r"(?<!!)\[(?P<text>[^\]]+)\]\((?P<to>[^)\s#:]+)(?:#(?P<name>[\w.]+))?\)")
+
+
+@cache
+def _references() -> Mapping[str, str]:
+    """Return the page of the reference that documents each module."""
+    pages = sorted((ROOT / "docs" / "api").glob("*.md"))
+    found = ((page, re.findall(r"^::: (\S+)$", page.read_text(encoding="utf-8"), re.MULTILINE)) for page in pages)
+    return {module: f"api/{page.name}" for page, modules in found for module in modules}
+
+
+def on_site(markdown: str, page: str, repository: str) -> str:
+    """Return the Markdown of a page without links to files that the site lacks.
+
+    A link to a module leads to its reference, another one to the repository; without one, its text
+    alone remains.
+
+    Args:
+        markdown: The Markdown.
+        page: The path of the page in `docs/`.
+        repository: The address of the repository, or an empty string.
+    """
+
+    def shown(found: re.Match[str]) -> str:
+        folder = posixpath.dirname(page)
+        path = posixpath.normpath(posixpath.join("docs", folder, found["to"]))
+        on_it = path.startswith("docs/") and not path.startswith("docs/examples") and not path.endswith(".py")
+        if on_it or not (ROOT / path).exists():
+            return found[0]
+        module = re.sub(r"^(?:drafters|plugins)/", "", path).removesuffix(".py").replace("/", ".")
+        if module in _references():
+            to = posixpath.relpath(_references()[module], folder or ".")
+            return f"[{found['text']}]({to}" + (f"#{module}.{found['name']})" if found["name"] else ")")
+        return f"[{found['text']}]({repository.rstrip('/')}/blob/main/{path})" if repository else found["text"]
+
+    return _LINK.sub(shown, markdown)
+
+
 def table_1() -> str:
     """Return Table 1 (section 3.5) and the bigram drafter (section 3.6), with the results of the formulas."""
     lines = [r"| $\alpha$ | $\gamma$ | operations | Theorem 3.11 | speed | Theorem 3.8 |", "|" + "--:|" * 6]
@@ -46,7 +90,7 @@ def table_1() -> str:
             f"| {row.alpha:.1f} | {row.gamma} | {printed} | {operations:.4f} | {row.speed:.2f} | {speed:.4f} |"
         )
     note = "The last row is the bigram drafter of section 3.6, for which the paper only gives the speed."
-    title = "Table 1: operations and speed relative to autoregressive decoding, c = c_hat = 0"
+    title = "Table 1: operations and speed relative to plain decoding, c = c_hat = 0"
     return "\n".join([*lines, "", f"*{title}. {note}*"])
 
 
@@ -57,9 +101,10 @@ def on_config(config: MkDocsConfig) -> None:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:  # noqa: ARG001
-    """Insert Table 1 of the paper, and describe the page."""
+    """Insert Table 1 of the paper, lead links to what the site has, and describe the page."""
     if page is not None:
         page.meta.setdefault("description", sections.summary(page.file.src_uri).replace("`", ""))
+        markdown = on_site(markdown, page.file.src_uri, config.repo_url or "")
     return markdown.replace("<!-- table: 1 -->", table_1())
 
 

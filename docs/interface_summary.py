@@ -28,7 +28,8 @@ def summary(_: str) -> str:
 
 
 def _class(thing: type) -> Iterator[str]:
-    yield f"**`{thing.__name__}`**: {_first_paragraph(thing)}\n"
+    name = thing.__name__
+    yield f'<a id="{name.lower()}"></a>**`{name}`**: {_first_paragraph(thing)}\n'
     members = [*_fields(thing), *_methods(thing)]
     yield from members
     if members:

@@ -2,13 +2,15 @@
 
     python docs/trace_figure.py    decode anew and write docs/data/trace.json
 
-The site shows the interactive figure in place of `<!-- the trace -->` (`docs/hooks.py`). The picture,
+The site shows the interactive figure in place of what stands between `<!-- the trace -->` and
+`<!-- end of the trace -->` (`docs/hooks.py`). The picture,
 docs/assets/figures/trace.svg, is kept in the repository for the README; `docs/generate.py` renews and checks it.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,7 @@ from specdec_core.trace.figure import shown, trace_html
 DATA = Path(__file__).parent / "data" / "trace.json"
 PICTURE = Path(__file__).parent / "assets" / "figures" / "trace.svg"
 MARKER = "<!-- the trace -->"
+_MARKED = re.compile(rf"{MARKER}(?:.*<!-- end of the trace -->)?", re.DOTALL)
 PROMPT = "import os\n\ndef read"
 SEED, TOKENS, GAMMA, TEMPERATURE = 3, 23, 5, 0.6
 ROUNDS = 30
@@ -55,8 +58,8 @@ def read(path: Path = DATA) -> dict[str, Any]:
 
 
 def on_page(page: str) -> str:
-    """Return the HTML of a page with the interactive figure in place of its marker."""
-    return page.replace(MARKER, trace_html(read())) if MARKER in page else page
+    """Return the HTML of a page with the interactive figure in place of the picture."""
+    return _MARKED.sub(lambda _: trace_html(read()), page)
 
 
 def svg() -> str:

@@ -87,7 +87,7 @@ class FixedGammaConfig(PluginConfig):
     """
 
     gamma: Annotated[int, Field(ge=0, le=MAX_GAMMA, strict=True)] = 5
-    """Number of tokens drafted in every step; 0 is autoregressive decoding."""
+    """Number of tokens drafted in every step; 0 is plain decoding."""
     skip_first: bool = False
     """Draft nothing in the first step, which reads the prompt, as vLLM does."""
 

@@ -110,7 +110,7 @@ class Proposal:
 
     @classmethod
     def empty(cls, batch_size: int, device: torch.device | str = "cpu") -> Proposal:
-        """Return a proposal without tokens: a step of autoregressive decoding."""
+        """Return a proposal without tokens: a step of plain decoding."""
         import torch
 
         return cls(torch.zeros(batch_size, 0, dtype=torch.long, device=device), (0,) * batch_size, PointMass())

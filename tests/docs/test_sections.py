@@ -4,7 +4,8 @@ import pytest
 
 from tests.docs.pages import ROOT, load
 
-sections = load(ROOT / "docs" / "hooks.py").sections
+hooks = load(ROOT / "docs" / "hooks.py")
+sections = hooks.sections
 
 
 def test_each_page_has_a_summary_and_each_summary_a_page():
@@ -12,6 +13,14 @@ def test_each_page_has_a_summary_and_each_summary_a_page():
     assert pages == sections.summaries().keys()
     assert pages >= sections.searches().keys()
     assert all(text.endswith(".") and "\n" not in text for text in sections.summaries().values())
+
+
+def test_links_to_files_lead_to_what_the_site_has():
+    text = "[a](../examples/beams.yaml) [b](../specdec_core/offline/tune.py#tune) [c](start.md) [d](examples/x)"
+    shown = "a [b](api/replay.md#specdec_core.offline.tune.tune) [c](start.md) [d](examples/x)"
+    assert hooks.on_site(text, "tune.md", "") == shown
+    linked = hooks.on_site("[a](../../examples/beams.yaml)", "drafters/random.md", "https://host/specdec")
+    assert linked == "[a](https://host/specdec/blob/main/examples/beams.yaml)"
 
 
 def test_what_cannot_be_listed_is_an_error_that_says_what_to_do():
