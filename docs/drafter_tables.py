@@ -38,8 +38,9 @@ def of_drafter(name: str) -> str:
         *(row["block_efficiency"] for row in both)
     )
     rates = "{:.2f} and {:.2f}".format(*(row["acceptance_rate"] for row in both))
-    target = "[built-in target](../which-drafter.md#tokens-per-step)"
-    return f"For the {target} with γ = {GAMMA}, it yields {tokens} (acceptance rates {rates}).\n"
+    record = data("drafters")["record"]
+    source = f"acceptance rates {rates}; [all rows](../data/drafters.json)"
+    return f"[Replayed](../replay.md) on `{record}` with γ = {GAMMA}, it yields {tokens} ({source}).\n"
 
 
 def _link(run: str, name: str) -> str:
@@ -54,8 +55,8 @@ def record() -> str:
     assert found["record"] == name
     greedy, sampled = found["texts"].values()
     return (
-        f"The tokens per step on the pages of drafters come from a [replay](replay.md) of `{name}`, {greedy} "
-        f"texts at T = 0 and {sampled} at T = 1. [`drafters.json`](data/drafters.json) has their intervals.\n"
+        f"The pages of drafters show tokens per step of a [replay](replay.md) of `{name}`, {greedy} texts at "
+        f"T = 0 and {sampled} at T = 1 ([intervals](data/drafters.json)).\n"
     )
 
 
