@@ -249,7 +249,8 @@ def recorded(name: str) -> str:
 def vllm() -> str:
     """Return what vLLM did with each drafter, and what was expected."""
     data = _data("vllm_forecast")
-    head = ("drafter", "expected drafts/drafted/accepted", "vLLM's counters", "accepted by position in vLLM")
+    rates = "per-position acceptance rate in vLLM"
+    head = ("drafter", "expected drafts/drafted/accepted", "vLLM's counters", rates)
     rows = []
     for row in data["rows"]:
         name, found = row["key"]["drafter"], row["vllm"]

@@ -106,7 +106,7 @@ def _report(measured: DrafterMeasurement) -> Iterator[RenderableType]:
     yield Text(visible(f"{measured.name}: c = {number(measured.seconds.c, 3)}"), style="bold")
     yield _rates(measured)
     if any(len(one.by_position) > 1 for one in measured.acceptance):
-        yield Text("Acceptance rate by position in the draft:")
+        yield Text("Acceptance rate by position, if the tokens before it were accepted:")
         yield _positions(measured.acceptance)
     yield Text("Steps with a draft of k tokens:")
     yield _seconds(measured.seconds)

@@ -140,7 +140,8 @@ def test_texts_are_cut_and_only_the_first_prompts_are_shown():
 
 def test_what_was_not_measured_is_left_out():
     bare = page([baseline(**UNMEASURED), run("gone", **UNMEASURED, error="it broke")])
-    for heading in ("Speed-up", "Where the time went", "Acceptance rate by position in the draft", "Quality"):
+    positions = "Acceptance rate by position, if the tokens before it were accepted"
+    for heading in ("Speed-up", "Where the time went", positions, "Quality"):
         assert f"<h3>{heading}</h3>" not in bare
     assert "None" not in bare
     Elements(page([]))

@@ -69,6 +69,6 @@ def served_table(runs: Sequence[RunSummary]) -> ReportTable | None:
         Column("run", numeric=False),
         *(Column(name, spare=2) for name in ("drafts", "draft tokens", "accepted tokens")),
         Column("mean acceptance\nlength", note="Of steps with a draft alone, as vLLM has it."),
-        Column("accepted at position 0, 1, ...", numeric=False),
+        Column("per-position\nacceptance rate", numeric=False),
     )
     return ReportTable(columns, tuple(rows), title="Expected in vLLM") if rows else None
