@@ -44,7 +44,7 @@ def compare(
     mode: _Mode,
     how: StudyOptions,
 ) -> None:
-    """Run a study: compare every drafter with the autoregressive baseline, and print a table.
+    """Run a study: compare every drafter with plain decoding, the baseline, and print a table.
 
     Runs take turns in random order and are repeated, so that drift of the machine does not favor any. The verdict
     names the fastest run, or those that cannot be told apart. Outputs are compared with those of the baseline, and

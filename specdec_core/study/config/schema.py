@@ -377,7 +377,7 @@ class StudyConfig(Validated):
     tasks: Annotated[tuple[TaskConfig, ...], Field(min_length=1)] | None = None
     """Tasks, each with its own baseline and table."""
     runs: Annotated[tuple[Any, ...], Field(min_length=1)]
-    """The runs to compare with the autoregressive baseline."""
+    """The runs to compare with plain decoding."""
 
 
 @lru_cache(maxsize=8)
@@ -392,7 +392,7 @@ def study_model(registry: Registry, *, runs_needed: bool = True) -> type[StudyCo
     # Made at run time, beyond the reach of a type checker.
     runs: Any = Annotated[
         tuple[run, ...],  # type: ignore[valid-type]
-        Field(min_length=int(runs_needed), description="The runs to compare with the autoregressive baseline."),
+        Field(min_length=int(runs_needed), description="The runs to compare with plain decoding."),
     ]
     default: Any = ... if runs_needed else ()
     return create_model("Study", __base__=StudyConfig, __cls_kwargs__=NO_SOURCE, runs=(runs, default))
