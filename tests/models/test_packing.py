@@ -139,6 +139,23 @@ def test_logits_of_a_token_do_not_depend_on_the_width_of_a_pass(kind, dtype):
     assert torch.equal(found[0], found[2])
 
 
+@pytest.mark.parametrize("kind", [pack, partial(quantize, bits=8)])
+@pytest.mark.parametrize("length", [8, 27, 47])
+def test_no_draft_changes_how_its_prompt_is_rounded(kind, length):
+    if not all(map(supports, (torch.bfloat16, torch.uint8))):
+        pytest.skip("no products of our own on this CPU")
+    loaded = kind(wrap_model(tiny_model("llama", head_dim=16, hidden_size=64).to(torch.bfloat16)))
+    prompts = [[token % 20 for token in range(length - row)] for row in range(2)]
+    found = []
+    for drafted in (0, 5, 8):
+        session = ModelSession(loaded, 2, 80)
+        first = session.forward(prompts, torch.arange(drafted).expand(2, -1) if drafted else None)
+        session.rollback([len(prompt) for prompt in prompts])
+        found.append(torch.cat([first[:, :1], session.forward([[3], [4]])], 1))
+    assert torch.equal(found[0], found[1])
+    assert torch.equal(found[0], found[2])
+
+
 def test_without_a_compiler_a_warning_says_which_products_are_used(monkeypatch):
     monkeypatch.setattr(CppCodeCache, "load", lambda source: subprocess.run(["no-such-compiler"], check=True))
     products._compiled.cache_clear()

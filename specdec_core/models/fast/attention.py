@@ -7,6 +7,7 @@ depend on the other tokens of the pass.
 
 from __future__ import annotations
 
+from inspect import Parameter, signature
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from specdec_core.models.fast.packed_linear import PackedLinear
 from specdec_core.models.fast.products import LANES, supports
+from specdec_core.models.loaded import LoadedModel
 
 _MOST = 32
 """Queries of a pass up to which it is faster."""
@@ -43,13 +45,24 @@ def attend(
         dropout: A probability.
         scaling: Factor of the scores; 1 / sqrt(D) by default.
         is_causal: Whether tokens see no later ones where there is no mask; by default, the module's.
-        **keywords: Others of transformers: `position_bias`, `[1 or B, H, T, S]`, is added to the scores.
+        **keywords: Others of transformers: `position_bias`, `[1 or B, H, T, S]`, is added to the scores. `drafted`
+            is the number of last tokens that are a draft: in a long pass, they do not change how the others, which
+            PyTorch attends with, are rounded.
 
     Returns:
         `[B, T, H, D']`, and None.
     """
-    width = query.shape[2]
+    width, keys, drafted = query.shape[2], key.shape[2], keywords.pop("drafted", 0)
     causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
+    if drafted and width > _MOST and keywords.get("position_bias") is None:
+        at, seen, options = width - drafted, keys - drafted, {"dropout": dropout, "scaling": scaling, **keywords}
+        known = None if attention_mask is None else attention_mask[:, :, :at, :seen]
+        masked = _causal(query, key) if attention_mask is None else attention_mask
+        parts = (
+            (query[:, :, :at], key[:, :, :seen], value[:, :, :seen], known),
+            (query[:, :, at:], key, value, masked[:, :, at:, :keys]),
+        )
+        return torch.cat([attend(module, *part, is_causal=is_causal, **options)[0] for part in parts], 1), None
     applies = (
         width <= _MOST
         and any(isinstance(layer, PackedLinear) for layer in module.children())
@@ -58,7 +71,6 @@ def attend(
         and supports(query.dtype)
         and query.shape[3] % LANES == value.shape[3] % LANES == 0
         and query.stride(3) == key.stride(3) == value.stride(3) == 1
-        and (attention_mask is not None or width == 1 or not causal)
         and not (dropout or query.requires_grad or keywords.get("cache") or keywords.get("softcap"))
     )
     if not applies:
@@ -67,11 +79,28 @@ def attend(
         )
         return attended
     mask, bias = attention_mask, keywords.get("position_bias")
+    if mask is None and causal and width > 1:
+        mask = _causal(query, key)
     if bias is not None and mask is not None:
         bias = bias.masked_fill(~mask, -torch.inf) if mask.dtype is torch.bool else bias + mask
     mask = mask if bias is None else bias
     scale = query.shape[3] ** -0.5 if scaling is None else scaling
     return torch.ops.specdec.attention(query, key, value, mask, scale), None
+
+
+def rounds_alike(loaded: LoadedModel) -> bool:
+    """Return whether a token's logits can be made independent, to the last bit, of the draft in its pass."""
+    width = torch.uint8 if loaded.bits == 8 else loaded.model.dtype
+    parameters = signature(loaded.model.forward).parameters.values()
+    passes_on = any(parameter.kind is Parameter.VAR_KEYWORD for parameter in parameters)
+    packed = any(isinstance(layer, PackedLinear) for layer in loaded.model.modules())
+    return packed and passes_on and loaded.bits in (None, 8) and supports(width)
+
+
+def _causal(query: Tensor, key: Tensor) -> Tensor:
+    """Return the mask `[1, 1, T, S]` with which the last T of S tokens see no later ones."""
+    width, keys = query.shape[2], key.shape[2]
+    return query.new_ones(1, 1, width, keys, dtype=torch.bool).tril(keys - width)
 
 
 ALL_ATTENTION_FUNCTIONS.register("sdpa", attend)

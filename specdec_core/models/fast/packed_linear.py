@@ -6,15 +6,12 @@ key and value, multiply at once: fewer and larger products come closer to the ba
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
 
 from specdec_core.interface.errors import ModelError
-from specdec_core.models.load.probe import uncached_logits
-from specdec_core.models.loaded import LoadedModel
 
 Product = Callable[[Tensor], Tensor]
 """Multiplies rows `[..., in]` with packed weights `[out, in]` and adds a bias; returns `[..., out]`."""
@@ -89,50 +86,3 @@ class PackedLinear(nn.Module):
     def extra_repr(self) -> str:
         """Describe the layer in a printed model."""
         return f"in_features={self.in_features}, out_features={self.out_features}, bias={self.bias is not None}"
-
-
-def packed_layers(
-    loaded: LoadedModel,
-    layers: Mapping[nn.Module, Parameters],
-    product: Callable[[nn.Module, Tensor, Tensor | None], Product],
-) -> dict[int, nn.Module]:
-    """Return packed layers, by the `id` of the layer that each replaces.
-
-    Args:
-        loaded: The model, on a CPU. A forward pass of it shows which layers have the same input.
-        layers: Its linear layers, with their parameters.
-        product: Makes a product. It is given the first of the layers that take part, and the weights and biases of
-            all, one after another.
-    """
-    packed: dict[int, nn.Module] = {}
-    for group in _same_inputs(loaded, layers):
-        weights = [layers[layer][0].detach() for layer in group]
-        biases = [bias.detach() for _, bias in map(layers.__getitem__, group) if bias is not None]
-        together = product(group[0], torch.cat(weights), torch.cat(biases) if biases else None)
-        shared = SharedProduct(together, [len(weight) for weight in weights])
-        for number, layer in enumerate(group):
-            packed[id(layer)] = PackedLinear(*layers[layer], shared, number)
-    return packed
-
-
-def _same_inputs(loaded: LoadedModel, layers: Mapping[nn.Module, Parameters]) -> list[list[nn.Module]]:
-    """Group layers of a module that a forward pass gives the same tensor, in the order in which it calls them."""
-    parents = {part: module for module in loaded.model.modules() for part in module.children()}
-    found: dict[tuple[object, ...], tuple[Tensor, list[nn.Module]]] = {}
-    calls = Counter[nn.Module]()
-
-    def note(layer: nn.Module, arguments: tuple[Tensor, ...]) -> None:
-        (rows,) = arguments
-        calls[layer] += 1
-        # A tensor that is changed in place is not the same input. It is kept, so that its id remains its own.
-        key = (id(rows), rows.float().numpy().tobytes(), parents[layer], layers[layer][1] is None)
-        found.setdefault(key, (rows, []))[1].append(layer)
-
-    hooks = [layer.register_forward_pre_hook(note) for layer in layers]
-    try:
-        uncached_logits(loaded, [1, 1])
-    finally:
-        for hook in hooks:
-            hook.remove()
-    groups = [group for _, group in found.values() if all(calls[layer] == 1 for layer in group)]
-    return groups + [[layer] for layer in layers if calls[layer] != 1]

@@ -13,8 +13,8 @@ from transformers.pytorch_utils import Conv1D
 
 from specdec_core.interface.errors import ModelError
 from specdec_core.models.fast.integer_products import Int4Product, int8_product
-from specdec_core.models.fast.packed_linear import Parameters, Product, packed_layers
-from specdec_core.models.fast.packing import unpack
+from specdec_core.models.fast.packed_linear import Parameters, Product
+from specdec_core.models.fast.packing import packed_layers, unpack
 from specdec_core.models.features import ModelFeatures
 from specdec_core.models.loaded import LoadedModel
 from specdec_core.models.variants import with_modules

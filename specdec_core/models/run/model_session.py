@@ -13,6 +13,7 @@ from torch.nn.functional import pad
 from specdec_core.interface import LAST_HIDDEN, SessionInfo
 from specdec_core.interface.errors import ModelError
 from specdec_core.models.device import inference_only, moved, uploaded
+from specdec_core.models.fast.attention import rounds_alike
 from specdec_core.models.fast.static import WIDEST, Outputs, StaticPasses
 from specdec_core.models.fast.static_step import READ, Decision, Line
 from specdec_core.models.loaded import LoadedModel
@@ -100,6 +101,7 @@ class ModelSession:
         self._tree: CachedTree | None = None
         self._placement = Placement(self.device)
         self._exact = loaded.exact_shapes
+        self._apart = captured and self._memory is None and rounds_alike(loaded)
 
     @classmethod
     def of_batch(cls, loaded: LoadedModel, info: SessionInfo, capacity: int, **more: Any) -> Self:
@@ -355,6 +357,8 @@ class ModelSession:
         if states is not None:
             assert self._family.ragged, "the model takes no states"
             block = block._replace(inputs={"states": states})
+        if self._apart and block.draft and block.tokens.shape[1] > WIDEST:
+            block = block._replace(inputs={**block.inputs, "drafted": block.draft})
         tree = None if parents is None or not block.draft else self._grown_tree(uncached, block, parents)
         return self._pass(block, tree)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -29,7 +29,7 @@ class Block(NamedTuple):
         counts: Number of tokens of each row, without padding.
         keep: Number of last columns whose logits are needed.
         draft: Number of last columns that hold draft tokens.
-        inputs: Further arguments of the model's forward, aligned like the tokens.
+        inputs: Further arguments of the model's forward; tensors are aligned like the tokens.
     """
 
     tokens: Tensor
@@ -37,7 +37,7 @@ class Block(NamedTuple):
     counts: tuple[int, ...]
     keep: int
     draft: int
-    inputs: Mapping[str, Tensor] = MappingProxyType({})
+    inputs: Mapping[str, Any] = MappingProxyType({})
 
 
 class Placed(NamedTuple):
