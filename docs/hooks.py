@@ -109,7 +109,9 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
 
 def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:  # noqa: ARG001
-    """Show printed tables as tables, the tokens of traces in boxes, and the interactive trace."""
+    """Show printed tables as tables, the tokens of traces in boxes, and the interactive trace; fold summaries."""
+    folded = '<details class="members">\n<summary>All names and their members</summary>'
+    html = html.replace("<!-- interface: names -->", folded).replace("<!-- end of interface -->", "</details>")
     return trace_figure.on_page(outputs.shown(html))
 
 
