@@ -194,7 +194,7 @@ def draw(rows: Sequence[Row], path: Path) -> None:
 
 def _label(row: Row) -> str:
     calls = f"{row.steps} calls, {1000 * row.seconds:.0f} ms"
-    return f"γ = {row.gamma}\n{calls}" if row.gamma else f"baseline\n{calls}"
+    return f"γ = {row.gamma}\n{calls}" if row.gamma else f"plain decoding\n{calls}"
 
 
 def main() -> None:
