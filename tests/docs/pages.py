@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted(
@@ -70,6 +71,22 @@ def outputs(*pages: Path) -> list[Block]:
         for page in pages or PAGES
         for found in re.finditer(walk.PRINTED, page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
     ]
+
+
+def unchanging(command: str, printed: str) -> list[Any]:
+    """Return the lines of an output without times; of tables with times, the words of lines with numbers.
+
+    What `measure` and `record` sample at temperature 1 is left out, as rounding decides where texts end.
+    """
+    text = re.sub(r"[\d.]+ tokens/s|in [\d.]+s( \([\d:]+\))?| \(in doubt\)", "", printed)
+    if re.match(r"specdec (measure|record)\b", command):
+        text = re.sub(r"^( 1 .*|.*temperature 1)$", "", text, flags=re.MULTILINE)
+    text = "\n".join(line.rstrip() for line in text.splitlines()).strip("\n")
+    if not re.match(r"specdec (compare|measure)\b", command):
+        return text.splitlines()
+    counts = text.partition("\nSteps with")[0]
+    counts = re.sub(r"c = \S+|\d+ +\S+×|\S+ ±\S+ +\S+×.*", "", counts)
+    return [line.split() for line in counts.splitlines() if re.search(r"\d", line)]
 
 
 def shell_lines(text: str) -> Iterator[list[str]]:

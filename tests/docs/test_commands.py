@@ -21,10 +21,8 @@ from specdec_core.costs.step_costs import StepCosts
 from specdec_core.interface import SpecdecError
 from tests.commands import run_command
 from tests.docs.pages import (
-    PAGES,
     ROOT,
     TUTORIAL,
-    Block,
     blocks,
     load,
     name,
@@ -32,6 +30,7 @@ from tests.docs.pages import (
     shell_lines,
     shown_commands,
     spans,
+    unchanging,
 )
 
 COMMANDS = typer.main.get_command(app)
@@ -100,6 +99,8 @@ SLOW = re.compile(
     r"|^generate .*(builtin:stdlib|transformer|chain|arpa|code-editing)"
     r"|^replay .*(transformer|examples|prompt-copy|recent|--machine)|--record"
 )
+WITHOUT_TIMES = {"measure": "--timings 1"}
+"""What is added to a command whose counts a page shows, so that it takes less time; the counts stay the same."""
 SECONDS = StepCosts(draft=(0.0,) * 9, verify=(1.0,) * 9, overhead=0.0)
 STUDY = """\
 target: builtin:target
@@ -182,13 +183,7 @@ def arpa(tmp_path_factory):
     return made
 
 
-def shown(*commands: str) -> list[Block]:
-    """Return the outputs of some commands on the pages, but for the tutorial."""
-    pages = [page for page in PAGES if page != TUTORIAL]
-    return [each for each in outputs(*pages) if re.match(rf"specdec ({'|'.join(commands)})\b", each.language)]
-
-
-PRINTED = shown("plugins", "validate", "schema", "theory", "generate", "replay")
+PRINTED = [each for each in outputs() if each.page != TUTORIAL and re.match("specdec (?!compare)", each.language)]
 COMPARED = [words[1:] for output in PRINTED for words in shell_lines(output.language)]
 
 
@@ -251,17 +246,36 @@ def test_other_programs_are_known():
 
 @pytest.mark.parametrize(
     "output",
-    [pytest.param(output, marks=pytest.mark.slow if " replay " in output.language else ()) for output in PRINTED],
+    [
+        pytest.param(
+            output,
+            marks=pytest.mark.slow if re.match("specdec (replay|measure|record)", output.language) else (),
+        )
+        for output in PRINTED
+    ],
     ids=lambda output: output.language[:80],
 )
-def test_a_command_prints_what_the_page_shows(output, monkeypatch):
-    # Only the speed may differ. After a built-in model was trained again, run `python docs/generate.py --outputs`.
+def test_a_command_prints_what_the_page_shows(output, monkeypatch, tmp_path):
+    # Only times may differ. After a built-in model was trained again, run `python docs/generate.py --outputs`.
     monkeypatch.setenv("SPECDEC_PLUGINS", "specdec-core")
-    monkeypatch.chdir(ROOT)
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    monkeypatch.chdir(tmp_path)
     command, _, shell = output.language.partition(" 2>&1 || echo ")
-    result = run_command(*shlex.split(command)[1:], env={"NO_COLOR": "1"})
+    words = shlex.split(command)[1:]
+    result = run_command(*words, *shlex.split(WITHOUT_TIMES.get(words[0], "")), env={"NO_COLOR": "1"})
     printed = f"{result.output}exit code {result.exit_code}" if shell else result.stdout
     assert shell or result.exit_code == 0, result.output
-    texts = [re.sub(r"[\d.]+ tokens/s", "tokens/s", text) for text in (printed, output.text)]
-    tidy = load(ROOT / "docs" / "generate.py").tidy
-    assert tidy(texts[0]) == tidy(texts[1]), f"python docs/generate.py --outputs {shlex.quote(command[:40])}"
+    texts = [unchanging(command, text) for text in (printed, output.text)]
+    assert texts[0] == texts[1], f"python docs/generate.py --outputs {shlex.quote(command[:40])}"
+
+
+@pytest.mark.slow
+def test_the_study_of_the_page_on_serving_prints_what_is_shown(folder):
+    (study,) = blocks("yaml", page="docs/serving.md")
+    Path("study.yaml").write_text(study.text, encoding="utf-8")
+    shown = next(block.text for block in blocks("text", page="docs/serving.md") if block.text.startswith("$ "))
+    command, *lines = shown.splitlines()
+    result = run_command(*command.split()[2:], env={"NO_COLOR": "1"})
+    printed = re.sub(r"serve \S+", "serve MODEL", result.output).replace(str(folder), "/srv")
+    printed = [line.rstrip() for line in printed.splitlines()]
+    assert [line for line in lines if line not in ("…", *printed)] == []

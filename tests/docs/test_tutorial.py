@@ -2,7 +2,6 @@
 
 import importlib
 import os
-import re
 import shlex
 import subprocess
 import sys
@@ -12,7 +11,7 @@ import pytest
 from specdec_core import TargetInfo
 from specdec_core.registry.registry import default_registry
 from tests.commands import run_command
-from tests.docs.pages import ROOT, TUTORIAL, blocks, load, name, outputs, shell_lines
+from tests.docs.pages import ROOT, TUTORIAL, blocks, load, name, outputs, shell_lines, unchanging
 
 walk = load(ROOT / "docs" / "walk.py")
 tidy = load(ROOT / "docs" / "generate.py").tidy
@@ -61,20 +60,11 @@ def follow(tmp_path, monkeypatch):
     default_registry.cache_clear()
 
 
-def without_times(command, text):
-    """Return what is the same on every machine and at every time."""
-    if command.startswith("specdec compare"):  # run, acceptance rate and block efficiency
-        rows = [re.sub(r" \(in doubt\)", "", line).split() for line in text.splitlines() if "±" in line]
-        assert len(rows) > 3
-        return [row[: next(n for n, word in enumerate(row) if word.startswith("±")) - 1] for row in rows]
-    return re.sub(r"[\d.]+ tokens/s|in [\d.]+s( \([\d:]+\))?", "...", tidy(text))
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_every_command_prints_what_the_page_shows(follow, tmp_path):
     for command, shown, printed in walk.walk(tmp_path, follow):
-        assert without_times(command, printed) == without_times(command, shown), (
+        assert unchanging(command, printed) == unchanging(command, shown), (
             "python docs/generate.py --outputs last-word"
         )
 
