@@ -105,6 +105,8 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     if page is not None:
         page.meta.setdefault("description", sections.summary(page.file.src_uri).replace("`", ""))
         markdown = on_site(markdown, page.file.src_uri, config.repo_url or "")
+        if page.is_homepage:  # no section, so that the column of the navigation would be empty
+            page.meta.setdefault("hide", ["navigation"])
     return markdown.replace("<!-- table: 1 -->", table_1())
 
 

@@ -17,6 +17,9 @@ _BLOCK = re.compile(
 )
 _COMMAND = re.compile(r'<div class="language-sh highlight">.*?</div>', re.DOTALL)
 _OPTION = re.compile(r"(?<![\w-])--[a-z][\w-]*")
+_WHOLE = r'<span class="option">\g<0></span>'
+_KEYWORD = ('<span class="nb">export</span>', "export")
+"""In a command, `specdec export` is not the shell's own."""
 _RULE = re.compile(r" ─{5,}")
 _DRAWN = re.compile("[│▼↑]")
 _FATES = {"+": "accepted", "-": "rejected", "!": "recovered", "*": "bonus", "=": "forced"}
@@ -29,8 +32,7 @@ _NUMBER = re.compile(r"[~+-]?\d.*|–|\s*")
 
 def shown(page: str) -> str:
     """Return the HTML of a page with its outputs as a reader should see them, and options that stay whole."""
-    page = _COMMAND.sub(lambda at: _OPTION.sub(r'<span class="option">\g<0></span>', at[0]), page)
-    return _BLOCK.sub(_block, page)
+    return _BLOCK.sub(_block, _COMMAND.sub(lambda at: _OPTION.sub(_WHOLE, at[0].replace(*_KEYWORD)), page))
 
 
 def _block(found: re.Match[str]) -> str:
