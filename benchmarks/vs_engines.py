@@ -27,9 +27,11 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from itertools import product
 from pathlib import Path
 from statistics import median
@@ -76,8 +78,9 @@ class Worker:
             )
         env = {"OMP_NUM_THREADS": str(threads), "TOKENIZERS_PARALLELISM": "false", "THP_MEM_ALLOC_ENABLE": "1"}
         command = [str(python), str(HERE / "worker.py"), engine, str(threads)]
+        pipe = subprocess.PIPE
         self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=os.environ | env
+            command, stdin=pipe, stdout=pipe, text=True, env=os.environ | env, start_new_session=True
         )
 
     def ask(self, kind: str, **arguments: Any) -> dict[str, Any]:
@@ -85,15 +88,23 @@ class Worker:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         try:
+            self._signal(signal.SIGCONT)
             print(json.dumps({kind: arguments}), file=self._process.stdin, flush=True)
             answer: dict[str, Any] = json.loads(self._process.stdout.readline())
-        except (BrokenPipeError, ValueError):
+            self._signal(signal.SIGSTOP)
+        except (BrokenPipeError, ProcessLookupError, ValueError):
             return {"error": f"the process ended with status {self._process.wait()}"}
         return answer
 
     def close(self) -> None:
         """End the process."""
+        with suppress(ProcessLookupError):
+            self._signal(signal.SIGCONT)
         self._process.communicate()
+
+    def _signal(self, number: int) -> None:
+        """Pause the engine between its turns, because some have threads that wait in a loop."""
+        os.killpg(self._process.pid, number)
 
 
 def main() -> None:
@@ -143,7 +154,9 @@ def measure(
     prompts = prompts_of(folder / "target", options.prompts, equally_long=batch_size > 1)
     batches = batches_of(prompts, batch_size)
     weights = (folder / "target" / "model.safetensors").stat().st_size / 4 * BYTES[precision]
-    cells, versions, refused = [], {}, {}
+    cells: list[Cell] = []
+    versions: dict[str, str] = {}
+    refused: dict[str, str] = {}
     workers = []
     try:
         for engine, how in [(e, how) for e in options.engines for how in PRECISIONS[e][precision]]:

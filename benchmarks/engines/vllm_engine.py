@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import gc
+import json
 import os
 from pathlib import Path
 from typing import Any
@@ -10,12 +10,15 @@ from typing import Any
 os.environ |= {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_LOGGING_LEVEL": "ERROR"}
 os.environ |= {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1"}
 
+import llvmlite.binding.ffi
 import torch
 import vllm
 
+llvmlite.binding.ffi._lib_fn_wrapper.get = lambda *_: None  # vLLM looks for kernels in what it takes for a dict
+
 
 class Engine:
-    """See `worker.py`. An engine drafts with one gamma: other settings replace the engine of a method."""
+    """See `worker.py`. Each gamma needs an engine; none is closed, because that takes what they share."""
 
     def __init__(self, models: str, precision: str, methods: list[str], threads: int) -> None:
         if precision != "float32":
@@ -24,7 +27,7 @@ class Engine:
         self.versions = {"vllm": vllm.__version__}
         self.methods = methods
         self._models = Path(models)
-        self._engines: dict[str, tuple[dict[str, Any], Any]] = {}
+        self._engines: dict[str, Any] = {}
 
     def generate(
         self, method: str, settings: dict[str, Any], prompts: list[list[int]], tokens: int, temperature: float
@@ -32,15 +35,14 @@ class Engine:
         """Return the new tokens of each prompt, and None: passes of the target are not counted."""
         if temperature and method != "plain":
             raise ValueError("vLLM's CPU build verifies sampled drafts with wrong temperatures (its issue 55005)")
-        if method not in self._engines or self._engines[method][0] != settings:
-            self._engines.pop(method, None)  # before another: both may not fit into memory
-            gc.collect()
-            self._engines[method] = settings, self._engine(method, settings)
+        name = json.dumps([method, settings])
+        if name not in self._engines:
+            self._engines[name] = self._engine(method, settings)
         sampling = vllm.SamplingParams(
             temperature=temperature, max_tokens=tokens, ignore_eos=True, detokenize=False
         )
         given = [{"prompt_token_ids": prompt} for prompt in prompts]
-        outputs = self._engines[method][1].generate(given, sampling, use_tqdm=False)
+        outputs = self._engines[name].generate(given, sampling, use_tqdm=False)
         return [output.outputs[0].token_ids for output in outputs], None
 
     def _engine(self, method: str, settings: dict[str, Any]) -> Any:
