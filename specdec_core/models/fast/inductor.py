@@ -57,7 +57,6 @@ class InductorPasses(StaticPasses):
         super().__init__(loaded, tolerance)
         self._compiler = compiler or compile_graph
         self._packed = is_packed(loaded) or loaded.bits is not None
-        self._numbers = torch.arange(64)
         self._compiled: dict[Any, CheckedPass] = {}
 
     def run(
@@ -73,9 +72,7 @@ class InductorPasses(StaticPasses):
         if tokens.shape[1] == 1 and self._packed:
             # With packed weights, two columns take as long as one. Without, one column is compiled separately.
             tokens = torch.cat([tokens, tokens], dim=1)
-        if len(self._numbers) < end:
-            self._numbers = torch.arange(2 * end)
-        inputs = (tokens, torch.tensor(rows), self._numbers[:end], *buffers, *source)
+        inputs = (tokens, torch.tensor(rows), torch.arange(end), *buffers, *source)
         kind = (cache.rows == 1, tokens.shape[1] == 1, tuple(layers), len(source))
         compiled = self._compiled.get(kind)
         if compiled is None:
