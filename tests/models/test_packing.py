@@ -244,9 +244,13 @@ class TestAuto:
         assert is_packed(load_model(tmp_path)) == packed
 
 
-def test_it_refuses_to_be_trained():
-    with pytest.raises(ModelError, match=r"Load the model with `packed: false`"):
-        pack(wrap_model(tiny_model("llama"))).model.train()
+@pytest.mark.parametrize("kind", [pack, partial(quantize, bits=8), partial(quantize, bits=4)])
+def test_it_refuses_to_be_trained(kind):
+    model = kind(wrap_model(tiny_model("llama"))).model
+    logits = model(torch.tensor([TOKENS]), use_cache=False).logits
+    for train in (model.train, logits.sum().backward):
+        with pytest.raises(ModelError, match=r"Load the model with `packed: false`"):
+            train()
 
 
 def shares(loaded):

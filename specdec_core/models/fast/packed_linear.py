@@ -67,13 +67,22 @@ class PackedLinear(nn.Module):
         return self._shared.product
 
     def forward(self, rows: Tensor) -> Tensor:
-        """Apply the layer to `rows` `[..., in]`; return `[..., out]`."""
-        return self._shared.part(self._number, rows)
+        """Apply the layer to `rows` `[..., in]`; return `[..., out]`.
+
+        Raises:
+            ModelError: `backward` asks for gradients, which packed weights do not have.
+        """
+        outputs = self._shared.part(self._number, rows)
+        if outputs.requires_grad:
+            outputs.register_hook(lambda _: self.train())  # type: ignore[no-untyped-call]  # raises the error
+        return outputs
 
     def train(self, mode: bool = True) -> PackedLinear:
         """Raise an error in training mode: the packed copy would not follow the weights."""
         if mode:
-            raise ModelError("packed weights cannot be trained. Load the model with `packed: false`.")
+            raise ModelError(
+                "packed weights have no gradients and cannot be trained. Load the model with `packed: false`."
+            )
         return super().train(mode)
 
     def unpacked(self) -> nn.Linear:
