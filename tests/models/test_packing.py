@@ -2,15 +2,19 @@
 
 import subprocess
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
 import torch
 from torch._inductor.codecache import CppCodeCache
+from torch.fx.experimental.proxy_tensor import make_fx
 
 from specdec_core.interface import ModelError
 from specdec_core.interface.settings import TargetConfig
-from specdec_core.models import ModelSession, load_as_set, load_model, pack, quantize, wrap_model
+from specdec_core.models import ModelSession, compile_model, load_as_set, load_model, pack, quantize, wrap_model
 from specdec_core.models.fast import attention, packing, products
+from specdec_core.models.fast.inductor import fuse_gates
+from specdec_core.models.fast.integer_products import int8_product, round_to_int8
 from specdec_core.models.fast.packed_linear import PackedLinear
 from specdec_core.models.fast.packing import is_packed, pack_as_set, unpack
 from specdec_core.models.fast.products import NativeProduct, supports
@@ -18,7 +22,6 @@ from tests.tiny import DECODER_ONLY, ENCODER_DECODER, tiny_model
 
 pytestmark = pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="PyTorch without oneDNN")
 
-VOCAB = 40
 SOURCE, TOKENS = [3, 4, 5, 6], [1, 9, 10, 11, 12]
 
 
@@ -50,38 +53,58 @@ def test_it_gives_the_same_logits(family, own, monkeypatch):
     assert linear
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("shape", [(1, 1), (100, 33), (48, 64)])
-def test_our_product_is_right_and_no_row_changes_another(dtype, shape):
+def rounded(rows, group):
+    """Return rows as they are after rounding to 8 bits, with a scale for each group of columns."""
+    parts = map(round_to_int8, rows.split(group, 1))
+    return torch.cat([values * scales[:, None] for values, scales in parts], 1)
+
+
+def our_product(dtype, *shape):
+    """Return a product, its weights and bias, and rows."""
     if not supports(dtype):
         pytest.skip("no product of our own on this CPU")
-    weight, bias = torch.randn(shape).to(dtype), torch.randn(shape[0]).to(dtype)
-    product = NativeProduct(weight, bias)
-    rows = torch.randn(19, shape[1]).to(dtype)
-    expected = torch.nn.functional.linear(rows.double(), weight.double(), bias.double()).to(dtype)
+    weight, bias, rows = torch.randn(shape), torch.randn(shape[0]), torch.randn(19, shape[1])
+    if dtype is torch.uint8:
+        return int8_product(weight, bias), rounded(weight, shape[1]), bias, rounded(rows, 32)
+    weight, bias, rows = (tensor.to(dtype) for tensor in (weight, bias, rows))
+    return NativeProduct(weight, bias), weight, bias, rows
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.uint8])
+@pytest.mark.parametrize("shape", [(1, 1), (100, 33), (48, 64)])
+def test_our_product_is_right_and_no_row_changes_another(dtype, shape):
+    product, weight, bias, rows = our_product(dtype, *shape)
+    expected = torch.nn.functional.linear(rows.double(), weight.double(), bias.double()).to(rows.dtype)
     torch.testing.assert_close(product(rows), expected)
     for count in range(1, 10):
         assert torch.equal(product(rows[:count]), product(rows)[:count])
     assert torch.equal(product(rows[None].float()), product(rows)[None].float())
+    rows[2, -1] = torch.nan
+    assert product(rows).isnan().all(1).tolist() == [row == 2 for row in range(19)]
+    with pytest.raises(RuntimeError, match="packed weights multiply rows"):
+        product(rows.repeat(1, 2))
 
 
-@pytest.mark.parametrize("bits", [32, 16, 8])
-def test_gates_are_applied_to_what_they_are_for(bits):
-    dtype = {32: torch.float32, 16: torch.bfloat16, 8: torch.uint8}[bits]
-    if not supports(dtype):
-        pytest.skip("no product of our own on this CPU")
-    weight, bias, scales = torch.randn(96, 33), torch.randn(96), torch.rand(96) if bits == 8 else None
-    whole = torch.randint(0, 256, (96, 33)).to(dtype) if bits == 8 else weight.to(dtype)
-    product, rows = (
-        NativeProduct(whole, bias, scales),
-        torch.randn(9, 64 if bits == 8 else 34).to(torch.float32 if bits == 8 else dtype),
-    )
-    arguments = (product._packed, scales, bias)
-    gate, up = torch.ops.specdec.product(rows, *arguments, 96).float().chunk(2, -1)
-    gated = torch.ops.specdec.gated_product(rows, *arguments, 48)
-    torch.testing.assert_close(
-        gated.float(), torch.nn.functional.silu(gate) * up, atol=0.1 if bits == 16 else 1e-4, rtol=0.02
-    )
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.uint8])
+@pytest.mark.parametrize("operator", [torch.mul, torch.add])
+def test_threads_make_products_and_gates_and_attend_as_one_does(dtype, operator):
+    product, _, _, rows = our_product(dtype, 1536, 64)
+    query, key = (torch.randn(2, heads, count, 64).to(rows.dtype) for heads, count in ((8, 9), (2, 300)))
+
+    def function(rows):
+        gate, up = product(rows).split([768, 768], -1)
+        attended = torch.ops.specdec.attention(query, key, key, None, 0.1)
+        return product(rows), operator(torch.nn.functional.silu(gate), up), attended
+
+    graph = make_fx(function)(torch.zeros_like(rows))
+    fuse_gates(graph)
+    assert ("gated_product" in graph.code) == (operator is torch.mul)
+    found = []
+    for threads in (2, 1):  # those of one would be found in memory that two have left out
+        torch.set_num_threads(threads)
+        found.append(graph(rows))
+    torch.testing.assert_close(*found, atol=0, rtol=0)
+    torch.testing.assert_close(found[1], function(rows), atol=0.1, rtol=0.02)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -91,37 +114,53 @@ def test_our_attention_is_right_and_no_token_changes_another(dtype, masked, monk
         pytest.skip("no attention of our own on this CPU")
     layer = pack(wrap_model(tiny_model("llama"))).model.model.layers[0].self_attn
     layer.num_key_value_groups = 3
-    width, keys = 11, 37
+    width, keys = 23, 37
     query, key, value = (
         torch.randn(2, heads, count, size).to(dtype)
         for heads, count, size in ((6, width, 32), (2, keys, 32), (2, keys, 16))
     )
     seen = torch.arange(keys) <= keys - 9 - width + torch.arange(width)[:, None]
     seen = torch.stack([seen, seen & (torch.arange(keys) > 4)])[:, None]
-    bias = torch.randn(1, 6, width, keys).to(dtype)
+    bias = torch.randn(1, 6, width, keys).to(dtype) if masked == "biased" else None
     added = torch.zeros(seen.shape).masked_fill(~seen, -torch.inf).to(dtype)
     mask = {"seen": seen, "added": added, "biased": seen, "all": None}[masked]
-    options = {"is_causal": False, "scaling": 0.3, "position_bias": bias if masked == "biased" else None}
-    expected, _ = attention.sdpa_attention_forward(layer, query, key, value, mask, **options)
+
+    def attend(function, count=width, keys=keys):
+        part = [None if given is None else given[:, :, :count, :keys] for given in (mask, bias)]
+        options = {"is_causal": False, "scaling": 0.3, "position_bias": part[1]}
+        return function(layer, query[:, :, :count], key[:, :, :keys], value[:, :, :keys], part[0], **options)[0]
+
+    expected = attend(attention.sdpa_attention_forward)
     monkeypatch.delattr(attention, "sdpa_attention_forward")
-    found, _ = attention.attend(layer, query, key, value, mask, **options)
+    found = attend(attention.attend)
     torch.testing.assert_close(found, expected)
     for count in range(1, width):
-        part = {**options, "position_bias": bias[:, :, :count]} if masked == "biased" else options
-        fewer = None if mask is None else mask[:, :, :count]
-        assert torch.equal(
-            attention.attend(layer, query[:, :, :count], key, value, fewer, **part)[0], found[:, :count]
-        )
-    if masked == "seen":  # what is not seen does not matter, and who sees nothing returns 0
-        few = keys - 9
-        assert torch.equal(
-            attention.attend(layer, query, key[:, :, :few], value[:, :, :few], mask[..., :few])[0],
-            attention.attend(layer, query, key, value, mask)[0],
-        )
-        assert not attention.attend(layer, query, key, value, torch.zeros_like(mask))[0].any()
+        assert torch.equal(attend(attention.attend, count), found[:, :count])
+    if mask is not None:  # what is not seen does not matter
+        assert torch.equal(attend(attention.attend, keys=keys - 9), found)
+    assert not attention.attend(layer, query, key, value, torch.zeros_like(seen))[0].any()
+    for some, other in ((key[..., :16], value), (key, value[:, :, 1:]), (key[:1], value[:1])):
+        with pytest.raises(RuntimeError, match="attention takes queries"):
+            torch.ops.specdec.attention(query, some, other, None, 1.0)
 
 
-@pytest.mark.parametrize("kind", [pack, partial(quantize, bits=8)])
+def test_attention_of_other_shapes_is_that_of_transformers():
+    layer = pack(wrap_model(tiny_model("llama"))).model.model.layers[0].self_attn
+    query, key = torch.randn(3, 4, 4, 16), torch.randn(3, 2, 4, 16)
+    seen = torch.tensor([False, True, True, True])[:, None]  # all keys or none
+    for first, then, mask in (
+        *((query[:1], key, seen), (query, key[:1], seen), (query, key, seen)),
+        *((query, key[:, :, :0], seen[:, :0]), (query, key, None)),
+    ):
+        given = (layer, first, then, then, mask)
+        torch.testing.assert_close(attention.attend(*given)[0], attention.sdpa_attention_forward(*given)[0])
+
+
+def compiled(loaded):
+    return compile_model(pack(loaded))
+
+
+@pytest.mark.parametrize("kind", [pack, partial(quantize, bits=8), pytest.param(compiled, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_logits_of_a_token_do_not_depend_on_the_width_of_a_pass(kind, dtype):
     if not all(map(supports, (dtype, torch.uint8))):
@@ -165,6 +204,12 @@ def test_without_a_compiler_a_warning_says_which_products_are_used(monkeypatch):
     finally:
         products._compiled.cache_clear()
     assert is_packed(packed)
+
+
+def test_a_dtype_that_the_compiler_lacks_is_not_supported(monkeypatch):
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: True)
+    monkeypatch.setattr(products, "_compiled", lambda: SimpleNamespace(has_bfloat16=lambda: 0))
+    assert not supports(torch.bfloat16)
 
 
 def test_weights_are_shared_and_keep_their_names(tmp_path):
@@ -291,7 +336,7 @@ class Pair(torch.nn.Module):
 
 @pytest.mark.parametrize("changed", [False, True])
 def test_a_tensor_that_is_changed_in_place_is_another_input(changed):
-    model = tiny_model("llama", VOCAB)
+    model = tiny_model("llama")
     model.model.norm = torch.nn.Sequential(model.model.norm, Pair(model.config.hidden_size, changed))
     loaded = wrap_model(model)
     packed = pack(loaded)

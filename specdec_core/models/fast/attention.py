@@ -67,6 +67,7 @@ def attend(
         width <= _MOST
         and any(isinstance(layer, PackedLinear) for layer in module.children())
         and query.dtype == key.dtype == value.dtype
+        and query.shape[0] == key.shape[0] == value.shape[0]
         and query.dtype in (torch.float32, torch.bfloat16)
         and supports(query.dtype)
         and query.shape[3] % LANES == value.shape[3] % LANES == 0

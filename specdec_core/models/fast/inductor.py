@@ -131,9 +131,10 @@ def fuse_gates(graph: GraphModule) -> None:
         _, gate, split, product = chain
         (size, *sizes), (gated,) = split.args[1], silu.users
         up = next((node for node in split.users if node is not gate), None)
-        if sizes == [size] and size % LANES == 0 and gate.args[1] == 0 and set(gated.args) == {silu, up}:
+        parted = sizes == [size] and split.args[2] == -1 and size % LANES == 0 and gate.args[1] == 0
+        if parted and gated.target is aten.mul.Tensor and set(gated.args) == {silu, up}:
             with graph.graph.inserting_before(gated):
-                fused = graph.graph.call_function(ours.gated_product.default, (*product.args[:4], size))
+                fused = graph.graph.call_function(ours.gated_product.default, (*product.args[:5], size))
             gated.replace_all_uses_with(fused)
     graph.graph.eliminate_dead_code()
     graph.recompile()

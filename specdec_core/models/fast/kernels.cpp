@@ -42,11 +42,14 @@ struct Float32 {
 };
 
 #ifdef __AVX512BF16__
+constexpr bool HAS_BFLOAT16 = true;  // the compiler knows its instructions
 struct BFloat16 {
   static __m512 add(__m512 sum, __m512i inputs, __m512i weights) {
     return _mm512_dpbf16_ps(sum, (__m512bh)inputs, (__m512bh)weights);
   }
 };
+#else
+constexpr bool HAS_BFLOAT16 = false;
 #endif
 
 template <class Dtype>
@@ -175,7 +178,8 @@ void multiply(const Rows& rows, const Tensor& packed, const Output& output) {
   (output.gated ? multiply_blocks<Kind, 2> : multiply_blocks<Kind, 1>)(rows, packed, output);
 }
 
-// Round a row to int8, with a scale for each group. Inputs that the last group lacks are 0.
+// Round a row to int8, with a scale for each group, which is NaN where an input is. Inputs that the last group lacks
+// are 0.
 void round_row(const float* row, int64_t inputs, int8_t* values, float* scales, int* offsets) {
   for (int64_t g = 0; g * GROUP < inputs; g++) {
     __m512 parts[2];
@@ -191,7 +195,8 @@ void round_row(const float* row, int64_t inputs, int8_t* values, float* scales, 
       total += _mm512_reduce_add_epi32(whole);
       _mm_storeu_si128((__m128i*)(values + g * GROUP + h * LANES), _mm512_cvtepi32_epi8(whole));
     }
-    scales[g] = largest / 127;
+    const bool unordered = _mm512_cmp_ps_mask(parts[0], parts[1], _CMP_UNORD_Q);  // a maximum may leave NaN out
+    scales[g] = unordered ? std::numeric_limits<float>::quiet_NaN() : largest / 127;
     offsets[g] = -128 * total;
   }
 }
@@ -215,10 +220,14 @@ void multiply_int8(const Tensor& rows, int64_t count, const Tensor& packed, cons
 template <bool gated>
 Tensor product(
     const Tensor& rows, const Tensor& packed, const std::optional<Tensor>& scales, const std::optional<Tensor>& bias,
-    int64_t outputs) {
+    int64_t width, int64_t outputs) {
+  const auto dtype = packed.scalar_type() == at::kByte ? at::kFloat : packed.scalar_type();
+  TORCH_CHECK(
+      rows.size(-1) == width && rows.scalar_type() == dtype, "packed weights multiply rows [..., ", width, "] in ", dtype,
+      ", not ", rows.sizes(), " in ", rows.scalar_type());
   const auto inputs = rows.contiguous();
   auto shape = inputs.sizes().vec();
-  const int64_t count = inputs.numel() / shape.back();
+  const int64_t count = inputs.numel() / width;
   shape.back() = outputs;
   auto made = at::empty(shape, inputs.options());
   const Output output{
@@ -318,7 +327,7 @@ void attend_all(
     const Output& output) {
   const int64_t heads = queries.size(1), width = queries.size(2), size = queries.size(3), count = keys.size(2);
   const int64_t groups = keys.size(1), all = heads / groups * width, blocks = (all + MOST - 1) / MOST;
-  const int64_t grain = std::max<int64_t>(1, 65536 / (std::min(all, MOST) * count * size));
+  const int64_t grain = 65536 / std::clamp<int64_t>(std::min(all, MOST) * count * size, 1, 65536);
   const auto part = [](const Tensor& of, int64_t batch, int64_t head) {
     return Part<T>{of.const_data_ptr<T>() + batch * of.stride(0) + head * of.stride(1), of.stride(2)};
   };
@@ -351,6 +360,13 @@ void attend_all(
 // See `specdec_core/models/fast/attention.py`.
 Tensor attention(
     const Tensor& queries, const Tensor& keys, const Tensor& values, const std::optional<Tensor>& mask, double scale) {
+  const auto takes = [](const Tensor& of) { return of.dim() == 4 && of.size(3) % LANES == 0 && of.stride(3) == 1; };
+  TORCH_CHECK(
+      takes(queries) && takes(keys) && takes(values) && queries.size(0) == keys.size(0) &&
+          queries.size(3) == keys.size(3) && keys.sizes().slice(0, 3) == values.sizes().slice(0, 3) &&
+          keys.size(1) > 0 && queries.size(1) % keys.size(1) == 0,
+      "attention takes queries [B, H, T, D], keys [B, G, S, D] and values [B, G, S, D'], where G divides H, and 16 divides "
+      "D and D', not ", queries.sizes(), ", ", keys.sizes(), " and ", values.sizes());
   const int64_t heads = queries.size(1), size = values.size(3);
   auto made = at::empty({queries.size(0), queries.size(2), heads, size}, queries.options());
   const Output output{made.data_ptr(), nullptr, nullptr, size, queries.scalar_type() == at::kBFloat16};
@@ -358,19 +374,22 @@ Tensor attention(
   if (mask) {
     const auto plain = (mask->scalar_type() == at::kBool ? *mask : mask->to(at::kFloat)).contiguous();
     each = plain.expand({queries.size(0), heads, queries.size(2), keys.size(2)});
+    if (each->stride(3) != 1) each = each->contiguous();  // one value for all keys
   }
-  if (output.bfloat16)
+  if (HAS_BFLOAT16 && output.bfloat16)
     attend_all<at::BFloat16>(queries, keys, values, each, scale, output);
   else
-    attend_all<float>(queries, keys, values, each, scale, output);
+    attend_all<float>(queries, keys, values, each, scale, output);  // which raises an error for any other dtype
   return made;
 }
 
 }  // namespace
 
+extern "C" int has_bfloat16() { return HAS_BFLOAT16; }
+
 TORCH_LIBRARY(specdec, library) {
-  library.def("product(Tensor rows, Tensor packed, Tensor? scales, Tensor? bias, int outputs) -> Tensor");
-  library.def("gated_product(Tensor rows, Tensor packed, Tensor? scales, Tensor? bias, int outputs) -> Tensor");
+  library.def("product(Tensor rows, Tensor packed, Tensor? scales, Tensor? bias, int inputs, int outputs) -> Tensor");
+  library.def("gated_product(Tensor rows, Tensor packed, Tensor? scales, Tensor? bias, int inputs, int outputs) -> Tensor");
   library.def("attention(Tensor queries, Tensor keys, Tensor values, Tensor? mask, float scale) -> Tensor");
 }
 

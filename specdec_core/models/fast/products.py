@@ -43,6 +43,7 @@ class NativeProduct:
         each = _INPUTS[weight.dtype]
         missing = -weight.shape[1] % (each if scales is None else _GROUP)
         self._odd = scales is None and missing > 0
+        self._inputs = weight.shape[1] + self._odd
         padded = pad(weight, (0, missing, 0, -len(weight) % LANES))
         self._packed = padded.view(-1, LANES, padded.shape[1] // each, each).transpose(1, 2).contiguous()
         use_huge_pages(self._packed)
@@ -52,12 +53,14 @@ class NativeProduct:
         inputs = rows.to(self._dtype)
         if self._odd:  # not `pad`, which would fix the number of rows where it is traced
             inputs = torch.cat([inputs, torch.zeros_like(inputs[..., :1])], -1)
-        product: Tensor = torch.ops.specdec.product(inputs, self._packed, self._scales, self._bias, self._outputs)
+        product: Tensor = torch.ops.specdec.product(
+            inputs, self._packed, self._scales, self._bias, self._inputs, self._outputs
+        )
         return product.to(rows.dtype)
 
 
 def supports(dtype: torch.dtype) -> bool:
-    """Return whether there is a product with weights of a dtype: the CPU has it, and it could be compiled.
+    """Return whether there is a product with weights of a dtype: the CPU has it, and so has the compiler.
 
     Args:
         dtype: float32, bfloat16 or, for weights of 8 bits, uint8.
@@ -67,16 +70,21 @@ def supports(dtype: torch.dtype) -> bool:
         torch.bfloat16: torch.cpu._is_avx512_bf16_supported,
         torch.uint8: torch.cpu._is_vnni_supported,
     }
-    return has[dtype]() and _compiled()
+    library = _compiled() if has[dtype]() else None
+    return library is not None and (dtype is not torch.bfloat16 or bool(library.has_bfloat16()))
 
 
 @cache
-def _compiled() -> bool:
-    """Compile the products, once in a process, and register the operators of `torch.ops.specdec`."""
+def _compiled() -> Any:
+    """Compile the products, once in a process, and register the operators of `torch.ops.specdec`.
+
+    Returns:
+        The library, or None if that failed.
+    """
     from torch._inductor.codecache import CppCodeCache
 
     try:
-        CppCodeCache.load((Path(__file__).parent / "kernels.cpp").read_text(encoding="utf-8"))
+        library = CppCodeCache.load((Path(__file__).parent / "kernels.cpp").read_text(encoding="utf-8"))
     except Exception as error:  # whatever a compiler and its set-up may lack
         warnings.warn(
             f"The products with packed weights could not be compiled: {exception_text(error)}. They need a C++ "
@@ -84,11 +92,11 @@ def _compiled() -> bool:
             RuntimeWarning,
             stacklevel=2,
         )
-        return False
+        return None
     for name in ("specdec::product", "specdec::gated_product"):
         torch.library.register_fake(name, _outputs_of)
     torch.library.register_fake("specdec::attention", _attended)
-    return True
+    return library
 
 
 def _outputs_of(rows: Tensor, *arguments: Any) -> Tensor:
