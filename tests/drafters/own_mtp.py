@@ -25,12 +25,12 @@ def described(model):
     return model
 
 
-def published(model, layer, fused):
-    """Return the weights of an MTP layer by the names of checkpoints."""
+def published(model, layer, fused, deepseek=False):
+    """Return the weights of an MTP layer by the names of its checkpoints, or of DeepSeek's."""
     found = {}
     for name, weight in layer.state_dict().items():
         part, _, rest = name.partition(".")
-        if model.config.model_type == "deepseek_v3":
+        if deepseek or model.config.model_type == "deepseek_v3":
             key = "model.layers.2." + {"mtp_block": rest, "post_norm": "shared_head.norm.weight"}.get(part, name)
             found["model.layers.2.shared_head.head.weight"] = model.lm_head.weight.detach().clone()
         else:
@@ -56,7 +56,7 @@ def random_layer(model):
     return layer
 
 
-def write(folder, family, vocab=40, sharpness=4.0, fused=False, drop=(), config=None, **more):
+def write(folder, family, vocab=40, sharpness=4.0, fused=False, deepseek=False, drop=(), config=None, **more):
     """Write a tiny target with an MTP layer, as they are published; return its folder's name."""
     if family == "deepseek_v3":
         model = random_model(DeepseekV3Config(**DECODERS[family][1], vocab_size=vocab), sharpness=sharpness)
@@ -73,6 +73,6 @@ def write(folder, family, vocab=40, sharpness=4.0, fused=False, drop=(), config=
         tensors = {name.replace("model.", "model.language_model."): weight for name, weight in tensors.items()}
         keys = {"model_type": family, "text_config": keys | {"mtp_num_hidden_layers": 1, **(config or {})}}
         (folder / "config.json").write_text(json.dumps(keys))
-    tensors |= published(model, layer, fused) | more
+    tensors |= published(model, layer, fused, deepseek) | more
     save_file({name: weight for name, weight in tensors.items() if name not in drop}, path, {"format": "pt"})
     return str(folder)

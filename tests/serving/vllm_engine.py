@@ -10,7 +10,6 @@ from itertools import chain, repeat
 from pathlib import Path
 from typing import Any
 
-import pytest
 import torch
 
 from specdec_core.decoding.decoder import Decoder
@@ -138,11 +137,3 @@ def _expected(target: LoadedModel, drafter: Any, prompt: list[int]) -> Text:
         if len(tokens) >= TOKENS:
             break
     return Text(tokens[:TOKENS], drafts, passes, told)
-
-
-def report(capsys: pytest.CaptureFixture[str], name: str, found: Sequence[Text]) -> None:
-    """Print the counts of a drafter."""
-    steps = [step for text in found for step in text.drafts]
-    drafted, accepted = (sum(column) for column in zip(*steps, strict=True)) if steps else (0, 0)
-    with capsys.disabled():
-        print(f"{name}: {len(steps)} drafts, {drafted} draft tokens, {accepted} accepted")  # noqa: T201
