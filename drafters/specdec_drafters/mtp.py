@@ -238,21 +238,30 @@ _COUNTS = ("num_mtp_layers", "mtp_num_hidden_layers", "num_nextn_predict_layers"
 """Keys of the number of MTP layers in the configs of targets."""
 
 
-def vllm_checkpoint(model: str) -> str | None:
-    """Return the checkpoint in which vLLM finds an MTP layer; None for the target's own.
+def _count(keys: Mapping[str, Any]) -> int:
+    """Return how many MTP layers a target's config has; one where it says nothing."""
+    text = keys.get("text_config", keys)
+    return next((text[key] for key in _COUNTS if text.get(key) is not None), 1)
+
+
+def vllm_keys(model: str) -> dict[str, Any]:
+    """Return the keys of vLLM's config: where it finds an MTP layer, and a draft token for each layer.
+
+    That is vLLM's own default. The target's checkpoint is not known; `mtp` drafts with one layer.
 
     Raises:
         ConfigError: vLLM does not read its format.
         ModelError: There is no such checkpoint.
     """
     if model == TARGET:
-        return None
-    if "speculators_model_type" in read_json(checkpoint_file(model, model_folder(model), "config.json")):
+        return {"model": None, "num_speculative_tokens": 1}
+    keys = read_json(checkpoint_file(model, model_folder(model), "config.json"))
+    if "speculators_model_type" in keys:
         raise ConfigError(
             f"drafter 'mtp': {model} is in the format of speculators, and vLLM reads MTP layers from checkpoints "
             f"of the target's family. Give `model: {TARGET}` if the target has a layer."
         )
-    return model
+    return {"model": model, "num_speculative_tokens": _count(keys)}
 
 
 def read_own_mtp(model: str, target: TargetInfo) -> tuple[TargetMtpHead, tuple[int, ...]] | None:
@@ -285,8 +294,7 @@ def read_own_mtp(model: str, target: TargetInfo) -> tuple[TargetMtpHead, tuple[i
     kinds = {keys.get("model_type"), text.get("model_type")}
     if "speculators_model_type" in keys or own.config.model_type not in kinds:
         return None
-    count = next((text[key] for key in _COUNTS if text.get(key) is not None), 1)
-    if count != 1:
+    if (count := _count(keys)) != 1:
         raise ModelError(
             f"drafter 'mtp': {source} has {count} MTP layers by its config.json; one is supported, which drafts "
             "all tokens. Choose another drafter."

@@ -341,9 +341,9 @@ class MtpConfig(DrafterConfig):
 
     def export_vllm(self, folder: Path) -> dict[str, Any]:  # noqa: ARG002
         """Write nothing: vLLM reads the layer from the target's checkpoint, or from another of that model."""
-        from specdec_drafters.mtp import vllm_checkpoint
+        from specdec_drafters.mtp import vllm_keys
 
-        return {"model": vllm_checkpoint(self.model)}
+        return vllm_keys(self.model)
 
 
 class AssistantConfig(DrafterConfig):
@@ -362,8 +362,11 @@ class AssistantConfig(DrafterConfig):
     vllm_method: ClassVar[str | None] = "mtp"
 
     def export_vllm(self, folder: Path) -> dict[str, Any]:  # noqa: ARG002
-        """Write nothing: vLLM reads the assistant's own folder, or takes it from the hub."""
-        return {"model": self.model}
+        """Write nothing: vLLM reads the assistant's own folder, or takes it from the hub.
+
+        The one token is the default of vLLM, and what its documentation has for Gemma 4.
+        """
+        return {"model": self.model, "num_speculative_tokens": 1}
 
 
 class ChainConfig(DrafterConfig):

@@ -63,7 +63,7 @@ def export(
     steps = {"gamma": vllm_module.DEFAULT_GAMMA if asked is None else asked}
     config = validated(run_model(default_registry()), given | steps).drafter
     if to == "transformers":
-        path: Path | None = transformers_folder.write_folder(folder, model, given | steps, overwrite)
+        where = f"written: {transformers_folder.write_folder(folder, model, given | steps, overwrite)}"
         command, more = transformers_folder.serve_command(folder), ""
     else:
         if model is not None:
@@ -74,10 +74,10 @@ def export(
                 "work with --to transformers."
             )
         made = vllm_module.export(default_registry(), folder, given["drafter"], config, asked, overwrite=overwrite)
-        path, command = made.path, made.command
+        where = f"written: {made.path}" if made.path else f"nothing to write: vLLM reads {made.model}"
+        command = made.command
         more = (
             f"\n\nnum_speculative_tokens {made.gamma}: {made.reason}. `specdec compare STUDY --set deploy=vllm` "
             "forecasts others."
         )
-    where = "nothing to write: vLLM reads the target's checkpoint" if path is None else f"written: {path}"
     output_console().print(f"{where}\n\nServe with it:\n\n    {command}{more}", soft_wrap=True)

@@ -65,13 +65,15 @@ class Export:
     """A drafter for vLLM.
 
     Attributes:
-        path: What was written; None where vLLM reads all from the target's checkpoint.
+        path: What was written; None where vLLM reads all from `model`.
+        model: What vLLM loads, in words if that is the target's own checkpoint.
         command: Serves a model with it.
         gamma: `num_speculative_tokens` in that command.
         reason: Where gamma comes from.
     """
 
     path: Path | None
+    model: str
     command: str
     gamma: int
     reason: str
@@ -127,7 +129,7 @@ def export(
     reason = "as given" if gamma else "the default"
     if made_for is not None:
         reason = "what the drafter was made for" if made_for == tokens else f"it was made for {made_for}"
-    return Export(path, command, tokens, reason)
+    return Export(path, keys.get("model", "the target's checkpoint"), command, tokens, reason)
 
 
 def write_proposer(path: Path, given: str | Mapping[str, Any], command: str, overwrite: bool) -> None:

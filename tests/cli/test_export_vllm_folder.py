@@ -23,11 +23,12 @@ DRAFT_MODEL = {"name": "transformer", "model": "builtin:drafter"}
 TEXT = [[12, 300, 7, 44], [5, 9]]
 
 
-def run(folder, drafter, *more):
+def run(folder, drafter, *more, says=""):
     """Export a drafter, given as YAML; return the keys of the speculative config that is printed."""
     words = ["export", str(folder), "--to", "vllm", "--drafter", json.dumps(drafter), *more]
     done = run_command(*words)
     assert done.exit_code == 0, done.output
+    assert says in done.output
     command = shlex.split(next(line for line in done.output.splitlines() if "vllm serve" in line))
     assert command[:-1] == ["vllm", "serve", "MODEL", "--speculative-config"]
     return json.loads(command[-1])
@@ -157,13 +158,15 @@ def test_a_dflash_head_of_which_vllm_knows_no_attention_is_refused(tmp_path):
 
 
 def test_an_mtp_layer_needs_no_files(tmp_path):
-    keys = run(tmp_path / "mtp", {"name": "mtp", "model": "target"}, "--gamma", "2")
-    assert keys == {"method": "mtp", "num_speculative_tokens": 2}
-    keys = run(tmp_path / "mtp", {"name": "assistant", "model": "owner/its-assistant"}, "--gamma", "2")
-    assert keys == {"method": "mtp", "model": "owner/its-assistant", "num_speculative_tokens": 2}
-    keys = run(tmp_path / "mtp", {"name": "mtp", "model": str(model_folder("builtin:target"))})
-    assert keys["model"] == str(model_folder("builtin:target"))
+    keys = run(tmp_path / "mtp", {"name": "mtp", "model": "target"}, says="vLLM reads the target's checkpoint")
+    assert keys == {"method": "mtp", "num_speculative_tokens": 1}
+    drafter = {"name": "assistant", "model": "owner/its-assistant"}
+    keys = run(tmp_path / "mtp", drafter, says="vLLM reads owner/its-assistant")
+    assert keys == {"method": "mtp", "model": "owner/its-assistant", "num_speculative_tokens": 1}
     assert not list(tmp_path.iterdir())
+    (tmp_path / "config.json").write_text('{"text_config": {"mtp_num_hidden_layers": 3}}')
+    keys = run(tmp_path / "mtp", {"name": "mtp", "model": str(tmp_path)})
+    assert keys == {"method": "mtp", "model": str(tmp_path), "num_speculative_tokens": 3}
 
 
 @pytest.mark.parametrize("kind", ["eagle3", "dflash"])
