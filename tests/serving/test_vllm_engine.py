@@ -173,7 +173,7 @@ def test_a_random_mtp_layer_drafts_the_same_tokens(tmp_path, monkeypatch):
 def test_a_random_assistant_drafts_the_same_tokens(tmp_path, monkeypatch):
     from vllm.model_executor.models.gemma4_mtp import Gemma4MultiTokenPredictor as Predictor
 
-    # vLLM 0.32 gives drafts the position before that of transformers, and windows a token less.
+    # vLLM 0.32 gives drafts the position before that of transformers, and other windows.
     draft = Predictor.forward
     monkeypatch.setattr(Predictor, "forward", lambda self, ids, at, *more: draft(self, ids, at + 1, *more))
     wide = {"head_dim": 32, "global_head_dim": 32, "sliding_window": 128}
