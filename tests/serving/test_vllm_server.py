@@ -22,10 +22,8 @@ from tests.serving.vllm_engine import TOKENS, expected, export
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(600)]
 
 RECORDED = Path(__file__).parent / "vllm_answers.json"
-DRAFTERS = {
-    "copies": {"name": "prompt-copy", "min_match": 2},
-    "model": {"name": "transformer", "model": "builtin:drafter"},
-}
+COPIES = {"name": "prompt-copy", "min_match": 2}
+DRAFTERS = {"copies": COPIES, "model": {"name": "transformer", "model": "builtin:drafter"}}
 ASKED = ("class A:", "import os\nimport re\n")
 PROMPTS = {"builtin": "heldout", "limit": 8}
 SERVERS = {
