@@ -5,7 +5,7 @@ The pages mark its positions in Markdown:
     <!-- table: 1 -->    Table 1 of the paper with the results of the formulas
     <!-- the trace -->   the interactive trace of a recorded decoding, up to <!-- end of the trace -->
 
-A page links to files of the repository as they lie in a clone; `on_site` leads these links to what the site has.
+A page links to files of the repository as they lie in a clone; `for_site` leads these links to what the site has.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def _references() -> Mapping[str, str]:
     return {module: f"api/{page.name}" for page, modules in found for module in modules}
 
 
-def on_site(markdown: str, page: str, repository: str) -> str:
+def for_site(markdown: str, page: str, repository: str) -> str:
     """Return the Markdown of a page without links to files that the site lacks.
 
     A link to a module leads to its reference, another one to the repository; without one, its text
@@ -104,7 +104,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     """Insert Table 1 of the paper, lead links to what the site has, and describe the page."""
     if page is not None:
         page.meta.setdefault("description", sections.summary(page.file.src_uri).replace("`", ""))
-        markdown = on_site(markdown, page.file.src_uri, config.repo_url or "")
+        markdown = for_site(markdown, page.file.src_uri, config.repo_url or "")
         if page.is_homepage:  # no section, so that the column of the navigation would be empty
             page.meta.setdefault("hide", ["navigation"])
     return markdown.replace("<!-- table: 1 -->", table_1())
