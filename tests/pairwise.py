@@ -13,7 +13,8 @@ def pairwise(*factors: Iterable[Hashable]) -> list[tuple[Hashable, ...]]:
     cost. The selection is greedy and always the same.
     """
     lists = [list(factor) for factor in factors]
-    unmet = {pair: None for one in combinations(range(len(lists)), 2) for pair in _pairs_of(lists, *one)}
+    numbered = [[(number, value) for value in values] for number, values in enumerate(lists)]
+    unmet = {pair: None for two in combinations(numbered, 2) for pair in product(*two)}
     chosen = []
     while unmet:
         (first, a), (second, b) = next(iter(unmet))
@@ -26,10 +27,6 @@ def pairwise(*factors: Iterable[Hashable]) -> list[tuple[Hashable, ...]]:
             unmet.pop(pair, None)
         chosen.append(tuple(value for _, value in combination))
     return chosen
-
-
-def _pairs_of(lists, first, second):
-    return [((first, a), (second, b)) for a, b in product(lists[first], lists[second])]
 
 
 def _best(values, factor, row, unmet):

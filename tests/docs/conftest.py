@@ -1,6 +1,7 @@
-"""Shared by the tests of the pages: the built site, and the example packages as if they were installed."""
+"""Shared by the tests of the pages: the built site, a browser, and the example packages as if installed."""
 
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,7 +10,7 @@ from filelock import FileLock
 
 from specdec_core.registry.registry import default_registry
 from tests.docs.hub import SmallHub
-from tests.docs.pages import ROOT
+from tests.docs.pages import ROOT, load
 from tests.drafters.assistants import assistants_built
 from tests.packages import install
 
@@ -32,6 +33,16 @@ def site(tmp_path_factory) -> Path:
             config.plugins.on_startup(command="build", dirty=False)
             build(config)
     return folder
+
+
+@pytest.fixture(scope="module")
+def chrome():
+    """A Chromium that can only open files."""
+    pytest.importorskip("selenium", reason="the extra `browser` installs it")
+    if not (shutil.which("chromium") and shutil.which("chromedriver")):
+        pytest.skip("there is no Chromium")
+    with load(ROOT / ".ci" / "check_site.py").browser() as chrome:
+        yield chrome
 
 
 @pytest.fixture(scope="session")

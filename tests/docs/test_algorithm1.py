@@ -23,13 +23,11 @@ def models():
     return load_model("builtin:target", packed=False), load_model("builtin:drafter", packed=False)
 
 
+SLOW = [(1, 0.0), (1, 0.7), (4, 0.7), (1, 1.0), (4, 1.0)]
+
+
 @pytest.mark.parametrize(
-    ("gamma", "temperature"),
-    [
-        (4, 0.0),
-        pytest.param(1, 0.7, marks=pytest.mark.slow),
-        *(pytest.param(*one, marks=pytest.mark.slow) for one in ((1, 0.0), (4, 0.7), (1, 1.0), (4, 1.0))),
-    ],
+    ("gamma", "temperature"), [(4, 0.0), *(pytest.param(*one, marks=pytest.mark.slow) for one in SLOW)]
 )
 def test_it_decodes_the_tokens_of_the_core(algorithm1, models, temperature, gamma):
     target, drafter = models

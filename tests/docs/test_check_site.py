@@ -1,17 +1,10 @@
 """The check of the site in a browser finds planted faults, and none in a correct page."""
 
-import shutil
-
 import pytest
 
 from tests.docs.pages import ROOT, load
 
-pytest.importorskip("selenium", reason="the extra `browser` installs it")
-if not (shutil.which("chromium") and shutil.which("chromedriver")):
-    pytest.skip("there is no Chromium", allow_module_level=True)
-
 pytestmark = pytest.mark.slow
-check_site = load(ROOT / ".ci" / "check_site.py")
 
 PAGE = """<!doctype html><html><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">
 <link rel="icon" href="data:,"><style>body {{ margin: 0; color: #222; background: #fff }}</style></head>
@@ -32,18 +25,12 @@ WRONG = {
 }
 
 
-@pytest.fixture(scope="module")
-def chrome():
-    with check_site.browser() as chrome:
-        yield chrome
-
-
 @pytest.fixture
 def faults(chrome, tmp_path):
     def look(content):
         page = tmp_path / "page.html"
         page.write_text(PAGE.format(content), encoding="utf-8")
-        return check_site.find_faults(chrome, page, tmp_path)
+        return load(ROOT / ".ci" / "check_site.py").find_faults(chrome, page, tmp_path)
 
     return look
 

@@ -9,7 +9,6 @@ import subprocess
 import sys
 import time
 import urllib.request
-from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -45,19 +44,23 @@ def exported(tmp_path_factory):
     return folder
 
 
-def _free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("localhost", 0))
-        return free.getsockname()[1]
+@pytest.fixture(scope="module")
+def server(exported):
+    import openai
 
-
-@contextmanager
-def _serving(folder: Path, port: int):
-    """Serve a folder; yield the process and its log."""
-    log = folder.parent / f"log-{time.monotonic_ns()}.txt"
-    command = [sys.executable, "-m", "transformers.cli.transformers", "serve", str(folder), "--trust-remote-code"]
-    settings = {"HF_HOME": str(folder.parent / "cache"), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
-    (folder.parent / "cache" / "hub").mkdir(parents=True, exist_ok=True)  # it lists the models there
+    with socket.create_server(("localhost", 0)) as free:
+        port = free.getsockname()[1]
+    log, cache = exported.parent / "log.txt", exported.parent / "cache"
+    command = [
+        sys.executable,
+        "-m",
+        "transformers.cli.transformers",
+        "serve",
+        str(exported),
+        "--trust-remote-code",
+    ]
+    settings = {"HF_HOME": str(cache), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+    (cache / "hub").mkdir(parents=True)  # it lists the models there
     with log.open("w") as output:
         process = subprocess.Popen(
             [*command, "--device", "cpu", "--dtype", "float32", "--port", str(port)],
@@ -67,21 +70,11 @@ def _serving(folder: Path, port: int):
         )
     try:
         _wait(f"http://localhost:{port}/health", process, log)
-        yield process, log
+        with openai.OpenAI(base_url=f"http://localhost:{port}/v1", api_key="none", max_retries=0) as client:
+            yield SimpleNamespace(client=client, name=str(exported), log=log)
     finally:
         process.terminate()
         process.wait(timeout=30)
-
-
-@pytest.fixture(scope="module")
-def server(exported):
-    import openai
-
-    port = _free_port()
-    with _serving(exported, port) as (_, log):
-        client = openai.OpenAI(base_url=f"http://localhost:{port}/v1", api_key="none", max_retries=0)
-        yield SimpleNamespace(client=client, name=str(exported), log=log)
-        client.close()
 
 
 def _wait(address: str, process: subprocess.Popen, log: Path) -> None:

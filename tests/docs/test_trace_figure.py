@@ -1,7 +1,5 @@
 """The interactive figure of a trace, in a browser; and the recorded trace of the site."""
 
-import shutil
-
 import pytest
 
 from specdec_core.study.config.prompt_file import PromptText
@@ -33,15 +31,6 @@ def test_the_site_shows_the_figure_in_place_of_its_marker():
     assert page.count("<section ") == len(trace_figure.read()["steps"])
     assert trace_figure.on_page("<p>no marker</p>") == "<p>no marker</p>"
     assert trace_figure.MARKER in (ROOT / "docs" / "how-a-step-works.md").read_text(encoding="utf-8")
-
-
-@pytest.fixture(scope="module")
-def chrome():
-    pytest.importorskip("selenium", reason="the extra `browser` installs it")
-    if not (shutil.which("chromium") and shutil.which("chromedriver")):
-        pytest.skip("there is no Chromium")
-    with load(ROOT / ".ci" / "check_site.py").browser() as chrome:
-        yield chrome
 
 
 @pytest.fixture

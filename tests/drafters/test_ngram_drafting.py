@@ -140,10 +140,6 @@ def test_rows_are_cached_within_bounds_and_stay_right(monkeypatch):
     assert candidates.after(contexts[0]) is candidates.after(contexts[0])
 
 
-def session_of(tables, most=100):
-    return _NgramSession(NgramCandidates(tables, most))
-
-
 def recorder(settings, batch, vocab_size, budget, seed=0):
     streams = RowGenerators([seed + row for row in range(batch)])
     return DraftRecorder(LogitsToProbs(settings), streams, batch, vocab_size, max(budget), "cpu")
@@ -204,7 +200,7 @@ def test_each_node_of_a_tree_is_drawn_from_the_row_of_its_path(order):
     tables, to_probs = random_tables(order), LogitsToProbs(settings)
     rows, budget = [[1, 2, 3, 2], [4], [0, 0, 0]], (7, 0, 4)
     request = tree_request(rows, budget, BestFirstTree((3, 2, 2)), 9, sampling=settings)
-    proposal = session_of(tables).propose(request)
+    proposal = _NgramSession(NgramCandidates(tables, 100)).propose(request)
     assert proposal.lengths == budget
     for row, length in enumerate(budget):
         drawn = []

@@ -153,13 +153,9 @@ def model(folder, tmp_path):
     return lambda **settings: drafter_from(tmp_path, "small.trie", **settings)
 
 
-def tables_in(folder):
-    return sorted(folder.glob("*.successors"))
-
-
 def test_the_table_is_found_once_and_read_after_that(model, tmp_path, monkeypatch):
     first = model()
-    assert len(tables_in(tmp_path)) == 1
+    assert len(list(tmp_path.glob("*.successors"))) == 1
     monkeypatch.setattr(kenlm_model, "find_successors", lambda *_: pytest.fail("found again"))
     second = model(candidates=3)
     for array in ("ids", "first"):

@@ -88,13 +88,7 @@ def test_the_acceptance_measured_is_that_of_drafts_at_each_anchor(targets, confi
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("family", "loss"),
-    [
-        ("llama", "kl-then-tv"),
-        *(pytest.param(*one, marks=pytest.mark.slow) for one in (("llama", "ce"), ("t5", "kl"))),
-    ],
-)
+@pytest.mark.parametrize(("family", "loss"), [("llama", "kl-then-tv"), ("llama", "ce"), ("t5", "kl")])
 def test_training_raises_the_acceptance_of_each_depth_and_the_result_drafts(targets, config_for, family, loss):
     target, progress = targets(family), Recorder()
     config = config_for(family, loss=loss)

@@ -59,10 +59,14 @@ def rounded(rows, group):
     return torch.cat([values * scales[:, None] for values, scales in parts], 1)
 
 
+def needs(*dtypes):
+    if not all(map(supports, dtypes)):
+        pytest.skip("no product and no attention of our own on this CPU")
+
+
 def our_product(dtype, *shape):
     """Return a product, its weights and bias, and rows."""
-    if not supports(dtype):
-        pytest.skip("no product of our own on this CPU")
+    needs(dtype)
     weight, bias, rows = torch.randn(shape), torch.randn(shape[0]), torch.randn(19, shape[1])
     if dtype is torch.uint8:
         return int8_product(weight, bias), rounded(weight, shape[1]), bias, rounded(rows, 32)
@@ -110,8 +114,7 @@ def test_threads_make_products_and_gates_and_attend_as_one_does(dtype, operator)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("masked", ["seen", "added", "biased", "all"])
 def test_our_attention_is_right_and_no_token_changes_another(dtype, masked, monkeypatch):
-    if not supports(dtype):
-        pytest.skip("no attention of our own on this CPU")
+    needs(dtype)
     layer = pack(wrap_model(tiny_model("llama"))).model.model.layers[0].self_attn
     layer.num_key_value_groups = 3
     width, keys = 23, 37
@@ -163,8 +166,7 @@ def compiled(loaded):
 @pytest.mark.parametrize("kind", [pack, partial(quantize, bits=8), pytest.param(compiled, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_logits_of_a_token_do_not_depend_on_the_width_of_a_pass(kind, dtype):
-    if not all(map(supports, (dtype, torch.uint8))):
-        pytest.skip("no products of our own on this CPU")
+    needs(dtype, torch.uint8)
     loaded = kind(wrap_model(tiny_model("llama", head_dim=16).to(dtype)))
     found = []
     for width in (1, 2, 5):
@@ -174,15 +176,13 @@ def test_logits_of_a_token_do_not_depend_on_the_width_of_a_pass(kind, dtype):
             draft = torch.arange(at + 1, at + width)[None]
             logits.append(session.forward([[at]], draft if width > 1 else None)[0])
         found.append(torch.cat(logits))
-    assert torch.equal(found[0], found[1])
-    assert torch.equal(found[0], found[2])
+    assert all(torch.equal(found[0], other) for other in found[1:])
 
 
 @pytest.mark.parametrize("kind", [pack, partial(quantize, bits=8)])
 @pytest.mark.parametrize("length", [8, 27, 47])
 def test_no_draft_changes_how_its_prompt_is_rounded(kind, length):
-    if not all(map(supports, (torch.bfloat16, torch.uint8))):
-        pytest.skip("no products of our own on this CPU")
+    needs(torch.bfloat16, torch.uint8)
     loaded = kind(wrap_model(tiny_model("llama", head_dim=16, hidden_size=64).to(torch.bfloat16)))
     prompts = [[token % 20 for token in range(length - row)] for row in range(2)]
     found = []
@@ -191,8 +191,7 @@ def test_no_draft_changes_how_its_prompt_is_rounded(kind, length):
         first = session.forward(prompts, torch.arange(drafted).expand(2, -1) if drafted else None)
         session.rollback([len(prompt) for prompt in prompts])
         found.append(torch.cat([first[:, :1], session.forward([[3], [4]])], 1))
-    assert torch.equal(found[0], found[1])
-    assert torch.equal(found[0], found[2])
+    assert all(torch.equal(found[0], other) for other in found[1:])
 
 
 def test_without_a_compiler_a_warning_says_which_products_are_used(monkeypatch):

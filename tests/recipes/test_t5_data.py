@@ -20,11 +20,6 @@ def program(reader: str, german: str = ".*de.*", english: str = ".*en.*") -> Pro
     return Program("toy", "MIT", (Package("npm", "toy", "1.0"),), reader, german, english)
 
 
-def pairs_of(reader: str, files: dict[str, str], **patterns: str) -> list[tuple[str, str]]:
-    content = {path: text.encode() for path, text in files.items()}
-    return [(found.english, found.german) for found in read(program(reader, **patterns), content)]
-
-
 def translation(english: str, german: str = "ein Wort", name: str = "django") -> Pair:
     return Pair("translate", english, german, name, "location", prose_key(english))
 
@@ -58,8 +53,11 @@ msgid_plural "%d files"
 msgstr[0] "%d Datei"
 msgstr[1] "%d Dateien"
 """
-    found = pairs_of("po", {"locale/de/LC_MESSAGES/x.po": text})
-    assert found == [("one line\n", 'eine "Zeile"'), ("%d file", "%d Datei")]
+    found = read(program("po"), {"locale/de/LC_MESSAGES/x.po": text.encode()})
+    assert [(pair.english, pair.german) for pair in found] == [
+        ("one line\n", 'eine "Zeile"'),
+        ("%d file", "%d Datei"),
+    ]
     assert next(po_entries(text))["msgstr"] == 'eine "Zeile"'
 
 

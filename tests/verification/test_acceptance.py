@@ -19,16 +19,12 @@ def uniforms(rows, columns, seed=0):
     return torch.rand(rows, columns, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
 
 
-def drawn_from(q, seed=1):
-    numbers = uniforms(N, K, seed)
-    return torch.stack([draw(q[i].expand(N, V), numbers[:, i]) for i in range(K)], dim=1)
-
-
 def forms(form):
     """Return draft tokens `[N, K]` and their q in one of the forms."""
     if form == "point":
         return torch.tensor([1, 3]).expand(N, K), PointMass()
-    tokens = drawn_from(Q)
+    numbers = uniforms(N, K, 1)
+    tokens = torch.stack([draw(Q[i].expand(N, V), numbers[:, i]) for i in range(K)], dim=1)
     if form == "dense":
         return tokens, Dense(Q.expand(N, K, V))
     return tokens, sparse_q(N, padding=2 if form == "padded" else 0)

@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
+from specdec_core.interface import Trainer
 from specdec_core.models import LoadedModel, load_model
 from specdec_drafters.settings import TrainingConfig
 from tests.tiny import tiny_model
@@ -44,6 +46,15 @@ def interrupting(step: int) -> Recorder:
             signal.raise_signal(signal.SIGINT)
 
     return Recorder(press)
+
+
+def trained(trainer: Trainer, target: LoadedModel) -> tuple[dict[str, float], dict[str, float]]:
+    """Train; return the first point and the last, after a check that the target stays as it is."""
+    before, progress = [weight.clone() for weight in target.model.parameters()], Recorder()
+    trainer.train(progress)
+    assert all(map(torch.equal, before, target.model.parameters()))
+    assert all(weight.grad is None for weight in target.model.parameters())
+    return progress.points[0], progress.points[-1]
 
 
 def saved_targets(root: Path, sizes: Mapping[str, Mapping[str, int]] | None = None) -> Callable[..., LoadedModel]:
