@@ -23,8 +23,6 @@ from specdec_core.interface.outcome import common_prefix
 from specdec_core.models.device import uploaded
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from specdec_core.interface.constraint import Constraint
     from specdec_core.models import LoadedModel
 
@@ -136,7 +134,8 @@ class Constraints:
             mask = None if row is None else row.mask(prefix)
             if mask is not None:
                 packed[number] = np.frombuffer(mask, np.uint8)[: packed.shape[1]]
-        return uploaded(_unpacked(packed, self._vocab), device)
+        allowed = np.unpackbits(packed, axis=1, count=self._vocab, bitorder="little").view(np.bool_)
+        return uploaded(allowed, device)
 
     def forced(self, row: int, tokens: Sequence[int], room: int) -> list[int]:
         """Return the tokens that are forced after a row's committed ones, at most `room` of them."""
@@ -215,7 +214,3 @@ def _vocabulary(tokenizer: Any, vocab_size: int, eos_ids: tuple[int, ...]) -> An
             "takes the fast tokenizers of transformers whose tokens stand for bytes."
         ) from error
     return made[vocab_size, eos_ids]
-
-
-def _unpacked(packed: NDArray[np.uint8], count: int) -> NDArray[np.bool_]:
-    return np.unpackbits(packed, axis=1, count=count, bitorder="little").view(np.bool_)
