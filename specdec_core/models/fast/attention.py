@@ -17,10 +17,8 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from specdec_core.models.fast.packed_linear import PackedLinear
 from specdec_core.models.fast.products import LANES, supports
+from specdec_core.models.fast.static import WIDEST
 from specdec_core.models.loaded import LoadedModel
-
-_MOST = 32
-"""Queries of a pass up to which it is faster."""
 
 
 def attend(
@@ -54,7 +52,7 @@ def attend(
     """
     width, keys, drafted = query.shape[2], key.shape[2], keywords.pop("drafted", 0)
     causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
-    if drafted and width > _MOST and keywords.get("position_bias") is None:
+    if drafted and keywords.get("position_bias") is None:
         at, seen, options = width - drafted, keys - drafted, {"dropout": dropout, "scaling": scaling, **keywords}
         known = None if attention_mask is None else attention_mask[:, :, :at, :seen]
         masked = _causal(query, key) if attention_mask is None else attention_mask
@@ -64,7 +62,7 @@ def attend(
         )
         return torch.cat([attend(module, *part, is_causal=is_causal, **options)[0] for part in parts], 1), None
     applies = (
-        width <= _MOST
+        width <= WIDEST
         and any(isinstance(layer, PackedLinear) for layer in module.children())
         and query.dtype == key.dtype == value.dtype
         and query.shape[0] == key.shape[0] == value.shape[0]
@@ -92,10 +90,11 @@ def attend(
 def rounds_alike(loaded: LoadedModel) -> bool:
     """Return whether a token's logits can be made independent, to the last bit, of the draft in its pass."""
     width = torch.uint8 if loaded.bits == 8 else loaded.model.dtype
-    parameters = signature(loaded.model.forward).parameters.values()
-    passes_on = any(parameter.kind is Parameter.VAR_KEYWORD for parameter in parameters)
     packed = any(isinstance(layer, PackedLinear) for layer in loaded.model.modules())
-    return packed and passes_on and loaded.bits in (None, 8) and supports(width)
+    if not (packed and loaded.bits in (None, 8) and supports(width)):
+        return False
+    parameters = signature(loaded.model.forward).parameters.values()
+    return any(parameter.kind is Parameter.VAR_KEYWORD for parameter in parameters)
 
 
 def _causal(query: Tensor, key: Tensor) -> Tensor:
