@@ -1,9 +1,6 @@
 """Hooks of mkdocs: what the site shows and the Markdown of its pages does not hold.
 
-The pages mark its positions in Markdown:
-
-    <!-- table: 1 -->    Table 1 of the paper with the results of the formulas
-    <!-- the trace -->   the interactive trace of a recorded decoding, up to <!-- end of the trace -->
+`<!-- the trace -->` marks the interactive trace of a recorded decoding, up to `<!-- end of the trace -->`.
 
 A page links to files of the repository as they lie in a clone; `for_site` leads these links to what the site has.
 """
@@ -18,11 +15,8 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from specdec_core.theory.speed import operations_increase, walltime_improvement
-
 sys.path.insert(0, str(Path(__file__).parent))
 import outputs
-import paper_numbers
 import sections
 import trace_figure
 import twins
@@ -79,21 +73,6 @@ def for_site(markdown: str, page: str, repository: str) -> str:
     return _LINK.sub(shown, markdown)
 
 
-def table_1() -> str:
-    """Return Table 1 (section 3.5) and the bigram drafter (section 3.6), with the results of the formulas."""
-    lines = [r"| $\alpha$ | $\gamma$ | operations | Theorem 3.11 | speed | Theorem 3.8 |", "|" + "--:|" * 6]
-    for row in (*paper_numbers.TABLE_1, paper_numbers.BIGRAM):
-        printed = "–" if row.operations is None else f"{row.operations:.2f}"
-        operations = operations_increase(row.alpha, row.gamma, 0)
-        speed = walltime_improvement(row.alpha, row.gamma, 0)
-        lines.append(
-            f"| {row.alpha:.1f} | {row.gamma} | {printed} | {operations:.4f} | {row.speed:.2f} | {speed:.4f} |"
-        )
-    note = "The last row is the bigram drafter of section 3.6, for which the paper only gives the speed."
-    title = "Table 1: operations and speed relative to plain decoding, c = c_hat = 0"
-    return "\n".join([*lines, "", f"*{title}. {note}*"])
-
-
 def on_config(config: MkDocsConfig) -> None:
     """Link pages to their sources if there is a repository."""
     if config.repo_url:
@@ -101,13 +80,13 @@ def on_config(config: MkDocsConfig) -> None:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:  # noqa: ARG001
-    """Insert Table 1 of the paper, lead links to what the site has, and describe the page."""
+    """Lead links to what the site has, and describe the page."""
     if page is not None:
         page.meta.setdefault("description", sections.summary(page.file.src_uri).replace("`", ""))
         markdown = for_site(markdown, page.file.src_uri, config.repo_url or "")
         if page.is_homepage:  # no section, so that the column of the navigation would be empty
             page.meta.setdefault("hide", ["navigation"])
-    return markdown.replace("<!-- table: 1 -->", table_1())
+    return markdown
 
 
 def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:  # noqa: ARG001
