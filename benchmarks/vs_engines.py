@@ -111,7 +111,7 @@ def main() -> None:
     """Run the benchmark and print the result."""
     options = parse()
     torch.set_num_threads(options.threads)
-    names = ("engines", "methods", "prompts", "tokens", "rounds", "gammas", "ngrams", "threads")
+    names = ("engines", "methods", "prompts", "tokens", "rounds", "threads")
     settings = {name: getattr(options, name) for name in names}
     settings["glibc_tunables"] = os.environ.get("GLIBC_TUNABLES")
     results = Results(options.out, "vs_engines", settings)
@@ -185,6 +185,8 @@ def measure(
     expected = reference(folder / "target", batches, options.tokens) if temperature == 0 else None
     return {
         "versions": versions,
+        "gammas": options.gammas,
+        "ngrams": options.ngrams,
         "floor_tokens_per_second": round(batch_size * bandwidth / weights, 2),
         "rows": [cell.row(expected) for cell in cells],
         "refused": refused,

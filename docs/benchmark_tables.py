@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -129,26 +129,36 @@ def front(folder: str = "") -> str:
 
 def engines() -> str:
     """Return the speed of each engine in all configurations, a table for each temperature and batch size."""
-    kinds: dict[tuple[str, int], list[tuple[str, ...]]] = {}
+    kinds: dict[tuple[str, int], tuple[str, list[tuple[str, ...]]]] = {}
     versions: dict[str, str] = {}
     for group in _data("vs_engines")["rows"]:
         key, found = group["key"], _configurations(group)
         versions |= group["versions"]
         label = f"{key['models']}, {_WIDTHS[key['precision']]}"
-        rows = kinds.setdefault((f"{key['temperature']:g}", key["batch_size"]), [])
+        swept = kinds.setdefault((f"{key['temperature']:g}", key["batch_size"]), (_swept(group), []))
         equal = (_equal_texts(group, *name) for name in found)
-        rows += [(label, *row, texts) for row, texts in zip(_compared(found), equal, strict=True)]
+        swept[1].extend((label, *row, texts) for row, texts in zip(_compared(found), equal, strict=True))
     head = ("target", "engine", *_HEAD, "equal texts")
-    settings = _data("vs_engines")["settings"]
-    gammas, ngrams = (", ".join(map(str, settings[name])) for name in ("gammas", "ngrams"))
-    fastest = "the fastest of " * (len(settings["gammas"]) > 1 or len(settings["ngrams"]) > 1)
     texts = [
-        f"{table(head, rows)}\n"
-        f"T = {temperature}, {_decoded(batch_size)}; {fastest}γ = {gammas}, n-grams of {ngrams}.\n"
-        for (temperature, batch_size), rows in kinds.items()
+        f"{table(*_filled(head, rows))}\nT = {temperature}, {_decoded(batch_size)}; {swept}.\n"
+        for (temperature, batch_size), (swept, rows) in kinds.items()
     ]
     named = [f"{name} {re.split('[+-]', version)[0]}" for name, version in sorted(versions.items())]
     return "\n".join([*texts, f"Versions: {', '.join(named)}.\n"])
+
+
+def _filled(head: Sequence[str], rows: Sequence[Sequence[str]]) -> tuple[list[str], list[list[str]]]:
+    """Return a table without the columns in which nothing was measured."""
+    columns = [column for column in zip(head, *rows, strict=True) if any(cell.strip("*–") for cell in column[1:])]
+    titles, *lines = map(list, zip(*columns, strict=True))
+    return titles, lines
+
+
+def _swept(group: dict[str, Any]) -> str:
+    """Return among which settings each engine's fastest were found."""
+    gammas, ngrams = (", ".join(map(str, group[name])) for name in ("gammas", "ngrams"))
+    fastest = "the fastest of " * (len(group["gammas"]) > 1 or len(group["ngrams"]) > 1)
+    return f"{fastest}γ = {gammas}, n-grams of {ngrams}"
 
 
 def _parameters(models: str) -> float:
