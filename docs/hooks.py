@@ -35,7 +35,7 @@ weight, names of the API would come before the guides that explain them."""
 
 
 ROOT = Path(__file__).parent.parent
-_LINK = re.compile(r"(?<!!)\[(?P<text>[^\]]+)\]\((?P<to>[^)\s#:]+)(?:#(?P<name>[\w.]+))?\)")
+_LINK = re.compile(r"(?<!!)\[(?P<text>(?:`(?P<name>\w+)`)?[^\]]*)\]\((?P<to>[^)\s#:]+)\)")
 
 
 @cache
@@ -49,8 +49,8 @@ def _references() -> Mapping[str, str]:
 def for_site(markdown: str, page: str, repository: str) -> str:
     """Return the Markdown of a page without links to files that the site lacks.
 
-    A link to a module leads to its reference, another one to the repository; without one, its text
-    alone remains.
+    A link to a module leads to its reference, and to the member there that its text begins with as code. Another
+    link leads to the repository; without one, its text alone remains.
 
     Args:
         markdown: The Markdown.

@@ -16,8 +16,8 @@ def test_each_page_has_a_summary_and_each_summary_a_page():
 
 
 def test_links_to_files_lead_to_what_the_site_has():
-    text = "[a](../examples/tune.yaml) [b](../specdec_core/offline/tune.py#tune) [c](faq.md) [d](examples/harness)"
-    shown = "a [b](api/replay.md#specdec_core.offline.tune.tune) [c](faq.md) d"
+    text = "[a](../examples/tune.yaml) [`tune`](../specdec_core/offline/tune.py) [c](faq.md) [d](examples/harness)"
+    shown = "a [`tune`](api/replay.md#specdec_core.offline.tune.tune) [c](faq.md) d"
     assert hooks.for_site(text, "tune.md", "") == shown
     linked = hooks.for_site("[a](../../examples/beams.yaml)", "drafters/random.md", "https://host/specdec")
     assert linked == "[a](https://host/specdec/blob/main/examples/beams.yaml)"
