@@ -20,6 +20,7 @@ from specdec_core.cli.main import app
 from specdec_core.costs.measurement import DrafterMeasurement, Measurement, write_measurement
 from specdec_core.costs.step_costs import StepCosts
 from specdec_core.interface import SpecdecError
+from specdec_drafters.common import texts
 from tests.commands import run_command
 from tests.docs.pages import (
     ROOT,
@@ -171,6 +172,7 @@ def folder(tmp_path, monkeypatch, installed, hub):
     elsewhere = {"target": "builtin:target", "device": "cuda"}
     measurement = Measurement(**elsewhere, sampling={}, versions={}, drafters=(measured,))
     write_measurement(tmp_path / "gpu.json", measurement)
+    monkeypatch.setattr(texts, "BUILTIN_STDLIB_BYTES", 100_000)
     monkeypatch.chdir(tmp_path)
     torch.set_num_threads(1)
     return tmp_path
