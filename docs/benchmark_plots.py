@@ -31,7 +31,7 @@ def draw(path: Path) -> None:
 
     groups = json.loads(DATA.read_text(encoding="utf-8"))["rows"]
     with mpl.rc_context({"svg.hashsalt": "specdec", "svg.fonttype": "path", "font.family": "DejaVu Sans"}):
-        figure = Figure(figsize=(9, 8), layout="constrained")
+        figure = Figure(figsize=(5.8, 8), layout="constrained")
         panels = figure.subplots(2, 2, sharey="row")
         for row, batch_size in zip(panels, (1, 4), strict=True):
             for axes, temperature in zip(row, (0, 1), strict=True):
@@ -42,7 +42,7 @@ def draw(path: Path) -> None:
                 axes.spines[["top", "right"]].set_visible(False)
             row[0].set_ylabel("tokens/s")
         lines = panels[0][0].get_legend_handles_labels()
-        figure.legend(*lines, loc="outside lower center", ncols=2, frameon=False)
+        figure.legend(*lines, loc="outside lower center", frameon=False)
         figure.savefig(path, metadata={"Date": None})
 
 

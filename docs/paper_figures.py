@@ -56,7 +56,7 @@ def draw_figure(number: int, path: Path) -> None:
 
     # "default" first, so that the user's matplotlibrc has no effect.
     with mpl.style.context(["default", _STYLE]):
-        figure = Figure(figsize=(7.2, 4.4), layout="constrained")
+        figure = Figure(figsize=(5.2, 3.6), layout="constrained")
         FIGURES[number](figure)
         # Without this, files contain the date and the version of matplotlib.
         figure.savefig(path, format="svg", metadata={"Date": None, "Creator": "specdec"})
@@ -69,13 +69,13 @@ def _expected_tokens(figure: Figure) -> None:
     for gamma, color in _COLOR_OF_GAMMA.items():
         _curve(axes, alphas, [expected_tokens(a, gamma) for a in alphas], f"γ = {gamma}", color=color)
     axes.plot(alphas[:-1], [1 / (1 - a) for a in alphas[:-1]], color="black", linestyle="--")
-    axes.annotate("γ = ∞", (0.89, 11.3), ha="right", va="center")
+    axes.annotate("γ = ∞", (0.87, 11.3), ha="right", va="center")
     axes.set_ylim(0, 12)
 
 
 def _optimal_gamma(figure: Figure) -> None:
     """Draw Figure 3, section 3.5."""
-    axes = _axes(figure, "The optimal γ", "γ with the greatest wall-time improvement")
+    axes = _axes(figure, "The optimal γ", "γ with the greatest improvement")
     alphas = [n / 1000 for n in range(951)]  # unbounded as alpha approaches 1
     for c, color in _COLOR_OF_COST.items():
         gammas = [optimal_gamma(a, c) for a in alphas]
@@ -86,7 +86,7 @@ def _optimal_gamma(figure: Figure) -> None:
 
 def _trade_off(figure: Figure) -> None:
     """Draw Figure 4, Theorems 3.8 and 3.11 with c = c_hat = 0."""
-    axes = _axes(figure, "Speed and operations (c = ĉ = 0)", "factor, relative to autoregressive decoding")
+    axes = _axes(figure, "Speed and operations (c = ĉ = 0)", "factor over plain decoding")
     alphas = [n / 200 for n in range(201)]
     for gamma in _GAMMAS_OF_FIGURE_4:
         color = _COLOR_OF_GAMMA[gamma]

@@ -174,7 +174,7 @@ def draw(rows: Sequence[Row], path: Path) -> None:
 
     style = {"svg.hashsalt": "specdec", "svg.fonttype": "path", "font.family": "DejaVu Sans", "font.size": 11}
     with mpl.style.context(["default", style]):
-        figure = Figure(figsize=(9.6, 3.4), layout="constrained")
+        figure = Figure(figsize=(6.4, 3.2), layout="constrained")
         axes = figure.subplots()
         for level, row in enumerate(rows):
             for call in row.calls:

@@ -43,9 +43,10 @@ function prepare(table) {
 function fit() {
   for (const table of document.querySelectorAll(".md-typeset table:not([class])")) {
     const frame = (table.closest(".md-typeset__scrollwrap") ?? table).parentElement;
+    const room = frame.clientWidth - 2 * parseFloat(getComputedStyle(frame).paddingLeft);
     for (const fit of ["", "dense", "folded"]) {
       table.dataset.fit = fit;
-      if (Math.max(table.offsetWidth, table.scrollWidth) <= frame.clientWidth) break;
+      if (Math.max(table.offsetWidth, table.scrollWidth) <= room) break;
     }
   }
   for (const formula of document.querySelectorAll("div.arithmatex")) {
