@@ -128,23 +128,29 @@ def front(folder: str = "") -> str:
 
 
 def engines() -> str:
-    """Return the speed of each engine in all configurations, a table for each temperature and batch size."""
-    kinds: dict[tuple[str, int], tuple[str, list[tuple[str, ...]]]] = {}
+    """Return the speed of each engine in all configurations, a table for each target and way to decode it."""
+    kinds: dict[tuple[str, int], list[str]] = {}
     versions: dict[str, str] = {}
     for group in _data("vs_engines")["rows"]:
-        key, found = group["key"], _configurations(group)
+        key = group["key"]
         versions |= group["versions"]
-        label = f"{key['models']}, {_WIDTHS[key['precision']]}"
-        swept = kinds.setdefault((f"{key['temperature']:g}", key["batch_size"]), (_swept(group), []))
-        equal = (_equal_texts(group, *name) for name in found)
-        swept[1].extend((label, *row, texts) for row, texts in zip(_compared(found), equal, strict=True))
-    head = ("target", "engine", *_HEAD, "equal texts")
-    texts = [
-        f"{table(*_filled(head, rows))}\nT = {temperature}, {_decoded(batch_size)}; {swept}.\n"
-        for (temperature, batch_size), (swept, rows) in kinds.items()
-    ]
+        temperature, batch_size = f"{key['temperature']:g}", key["batch_size"]
+        about = f"Tokens per second at **T = {temperature}**; {_decoded(batch_size)}; {_swept(group)}.\n"
+        kinds.setdefault((temperature, batch_size), [about]).append(_of_target(group))
     named = [f"{name} {re.split('[+-]', version)[0]}" for name, version in sorted(versions.items())]
-    return "\n".join([*texts, f"Versions: {', '.join(named)}.\n"])
+    return "\n".join([*(text for texts in kinds.values() for text in texts), f"Versions: {', '.join(named)}.\n"])
+
+
+def _of_target(group: dict[str, Any]) -> str:
+    """Return the speeds of a target; above the table how many texts are equal, if that is so for each engine."""
+    found = _configurations(group)
+    equal = [_equal_texts(group, *name) for name in found]
+    label = f"{group['key']['models']}, {_WIDTHS[group['key']['precision']]}"
+    if len(set(equal)) == 1:
+        label += f", {equal[0]} texts equal" * (equal[0] != "–")
+        equal = ["–"] * len(equal)
+    rows = [(*row, texts) for row, texts in zip(_compared(found), equal, strict=True)]
+    return f"{label}:\n\n{table(*_filled(('engine', *_HEAD, 'equal texts'), rows))}"
 
 
 def _filled(head: Sequence[str], rows: Sequence[Sequence[str]]) -> tuple[list[str], list[list[str]]]:
