@@ -212,8 +212,8 @@ class DraftRecord:
             return moved(Proposal.from_rows(self._extension).tokens, self.device)
         if not self._tokens:
             return self._columns[:, :0]
-        if self.device.type == "cpu" or all(isinstance(tokens, list) for tokens in self._tokens):
-            return moved(torch.tensor(self._tokens).T, self.device)
+        if all(isinstance(tokens, list) for tokens in self._tokens):
+            return moved(torch.from_numpy(np.array(self._tokens).T), self.device)
         return torch.stack([self._at(number) for number in range(len(self))], dim=1)
 
     def _at(self, number: int) -> Tensor:
@@ -366,7 +366,7 @@ class DraftRecorder:
         if not self._levels.wants_more():
             raise PluginError("branch() was called although wants_more() was False: the tree is drafted.")
         check_values(logits, "logits", "[B, P, V]", (self._shape[0], self._levels.width, self._shape[2]))
-        drawn = self._levels.branch(logits if logits.device.type == "cpu" else moved(logits, self._device))
+        drawn = self._levels.branch(logits if logits.is_cpu else moved(logits, self._device))
         # Copied, since the drafter may change what it gets.
         tokens, parents = (moved(part.clone(), logits.device) for part in (drawn.tokens, drawn.parents))
         return Branches(tokens, parents, drawn.lengths)

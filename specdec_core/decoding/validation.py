@@ -62,9 +62,9 @@ def validate(
     formed = check_form(proposal, budget, vocab_size)
     _check_depth(formed, depth)
     # Tensors on the CPU are checked there: it costs the device nothing.
-    copy = copied(formed, formed.tokens.device if formed.tokens.device.type == "cpu" else device)
+    copy = copied(formed, formed.tokens.device if formed.tokens.is_cpu else device)
     checked, faults = _check_values(copy, vocab_size, depth or budget)
-    if faults.device.type == "cpu":
+    if faults.is_cpu:
         wrong = worst(faults.tolist(), checked.lengths) != FINE
         there = checked if checked.tokens.device == device else copied(checked, device)
         return there, moved(faults, device) if wrong else None

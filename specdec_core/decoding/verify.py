@@ -234,7 +234,7 @@ class ModelOracle(Oracle):
         else:
             p = self._p = self.to_probs(flat, prefixes, out=self._room_for(flat)).view(logits.shape)
         strict = lenience is None and type(rule) is SpeculativeSampling
-        if strict and p.device.type == "cpu" and (proposal.parents is None or not numbers):
+        if strict and p.is_cpu and (proposal.parents is None or not numbers):
             return answer_on_cpu(proposal, p, numbers, faults)
         l_each = None if lenience is None else uploaded(lenience, p.device)
         uniforms = uploaded(numbers, p.device, torch.float64) if numbers else None

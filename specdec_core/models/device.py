@@ -197,7 +197,7 @@ def fetched(*parts: Tensor) -> list[Any]:
     Args:
         parts: `[B]` or `[B, N]` each, whole numbers or bool, on one device. On a GPU, bools come as numbers.
     """
-    if parts[0].device.type == "cpu":
+    if parts[0].is_cpu:
         return [part.tolist() for part in parts]
     return fetched_apart(joined(parts), [part.shape[1] if part.dim() == 2 else None for part in parts])
 

@@ -97,7 +97,8 @@ def draw(weights: Tensor, uniforms: Uniforms) -> Tensor:
         `[B]` int64. An index with weight zero is returned only if all weights of the row are zero.
     """
     if _is_large(weights):
-        return torch.tensor([index for index, _ in _draw_by_chunks(weights, uniforms)])
+        # Less work than `torch.tensor`, which takes some 20 us more after a forward pass.
+        return torch.from_numpy(np.array([index for index, _ in _draw_by_chunks(weights, uniforms)]))
     return draw_with_total(weights, torch.as_tensor(uniforms, dtype=torch.float64, device=weights.device))[0]
 
 
@@ -119,7 +120,7 @@ def invert(weights: Tensor, uniforms: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _is_large(weights: Tensor) -> bool:
-    return weights.device.type == "cpu" and weights.shape[1] >= _LARGE
+    return weights.is_cpu and weights.shape[1] >= _LARGE
 
 
 def draw_from_row(weights: NDArray[np.floating], uniform: float) -> tuple[int, float]:

@@ -345,7 +345,7 @@ def argmax(scores: Tensor) -> Tensor:
     Returns:
         `[...]` int64.
     """
-    if scores.device.type == "cpu":
+    if scores.is_cpu:
         # numpy uses vector instructions, torch on a CPU does not: 3 us against 19 us at V = 32,000.
         return torch.from_numpy((scores.detach() if scores.requires_grad else scores).numpy().argmax(axis=-1))
     return scores.argmax(dim=-1)

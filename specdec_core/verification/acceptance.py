@@ -237,7 +237,7 @@ class SpeculativeSampling(AcceptanceRule):
         """Verify by `accept`, a tree by `accept_tree`."""
         if proposal.parents is not None:
             return accept_tree(proposal, p, uniforms)
-        if p.device.type == "cpu" and lenience is None:
+        if p.is_cpu and lenience is None:
             drafts = [draft[:n] for draft, n in zip(proposal.tokens.tolist(), proposal.lengths, strict=True)]
             made = accept_on_cpu(proposal.q, drafts, p, uniforms.tolist())
             return AcceptanceResult(*map(torch.tensor, zip(*made, strict=True)))

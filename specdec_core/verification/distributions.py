@@ -40,7 +40,7 @@ def possible(proposal: Proposal) -> Tensor | None:
     Returns:
         `[B, K]` bool; None if the CPU can tell that it does everywhere.
     """
-    if isinstance(proposal.q, Dense) and proposal.tokens.device.type == "cpu":
+    if isinstance(proposal.q, Dense) and proposal.tokens.is_cpu:
         # A handful of numbers, and nearly always fine; elsewhere than on a CPU, asking would wait for the device.
         q, rows = proposal.q.probabilities.numpy(), zip(proposal.tokens.tolist(), proposal.lengths, strict=True)
         if all(q.item(b, n, x) > 0 for b, (row, count) in enumerate(rows) for n, x in enumerate(row[:count])):
@@ -87,7 +87,7 @@ def at_positions(values: Tensor, positions: Tensor | int) -> Tensor:
     """
     if isinstance(positions, int):
         return values[:, positions]
-    if len(positions) == 1 and positions.device.type == "cpu":
+    if len(positions) == 1 and positions.is_cpu:
         return values[:, int(positions)]  # elsewhere, asking would wait for the device
     index = positions.view(-1, *[1] * (values.dim() - 1)).expand(-1, 1, *values.shape[2:])
     return values.gather(1, index)[:, 0]

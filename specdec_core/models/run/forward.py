@@ -115,7 +115,9 @@ class ModelForward:
             return self.loaded.model(**keywords)
         return cache.run(self.loaded.model, self._family.cache_argument, keywords)
 
-    def _run_captured(self, cache: SlotCache, keywords: dict[str, Any], apart: Sequence[str], count: int) -> Output:
+    def _run_captured(
+        self, cache: SlotCache, keywords: dict[str, Any], apart: Sequence[str], count: int
+    ) -> Output:
         """Run the model, some modules for each of `count` tokens apart; keep what it computes on the way."""
         hidden: list[Tensor] = []
         features, captured = self.loaded.features, None
