@@ -130,13 +130,14 @@ def draw_from_row(weights: NDArray[np.floating], uniform: float) -> tuple[int, f
 
 def _draw_by_chunks(weights: Tensor, uniforms: Uniforms) -> list[tuple[int, float]]:
     """Draw as `draw_with_total`; inversion finds a chunk by the sums of all chunks, and then an index in it."""
-    batch, size = weights.shape
-    whole = size - size % _CHUNK
-    sums = weights.narrow(1, 0, whole).reshape(batch, -1, _CHUNK).sum(2).numpy()  # faster than numpy's
-    if whole < size:
-        sums = np.append(sums, weights[:, whole:].numpy().sum(1, keepdims=True), axis=1)
+    size = weights.shape[1]
+    width = min(_CHUNK, size)
+    sums = weights.unfold(1, width, width).sum(2).tolist()  # faster than numpy's sums
+    if rest := size % width:
+        for row, last in zip(sums, weights[:, -rest:].numpy().sum(1).tolist(), strict=True):
+            row.append(last)
     numbers = uniforms.tolist() if isinstance(uniforms, Tensor) else uniforms
-    return list(map(_draw_in_chunk, weights.numpy(), sums.tolist(), numbers))
+    return list(map(_draw_in_chunk, weights.numpy(), sums, numbers))
 
 
 def _draw_in_chunk(weights: NDArray[np.floating], sums: Sequence[float], uniform: float) -> tuple[int, float]:
