@@ -101,13 +101,13 @@ class ModelForward:
             keywords["decoder_input_ids"] = tokens
         else:
             keywords["input_ids"] = tokens
-        count = tokens.shape[1]
-        apart = self._family.single_token_modules if count > 1 and plan.start > 0 else ()
+        width = tokens.shape[1]
+        apart = self._family.single_token_modules if width > 1 and plan.start > 0 else ()
         with self.loaded.lock:
             if self.features is None and not self.layers and not apart:
                 result = Output(self._call(cache, keywords).logits)
             else:
-                result = self._run_captured(cache, keywords, apart, count)
+                result = self._run_captured(cache, keywords, apart, width)
         return result if keep is None else result.last(keep)
 
     def _call(self, cache: SlotCache, keywords: dict[str, Any]) -> Any:
@@ -115,21 +115,19 @@ class ModelForward:
             return self.loaded.model(**keywords)
         return cache.run(self.loaded.model, self._family.cache_argument, keywords)
 
-    def _run_captured(
-        self, cache: SlotCache, keywords: dict[str, Any], apart: Sequence[str], count: int
-    ) -> Output:
-        """Run the model, some modules for each of `count` tokens apart; keep what it computes on the way."""
+    def _run_captured(self, cache: SlotCache, inputs: dict[str, Any], apart: Sequence[str], width: int) -> Output:
+        """Run the model, some modules for each of `width` tokens apart; keep what it computes on the way."""
         hidden: list[Tensor] = []
         features, captured = self.loaded.features, None
         with ExitStack() as entered:
             for name in apart:
                 module = self.loaded.model.get_submodule(name)
-                entered.enter_context(overridden(module, "forward", partial(_run_token_by_token, count)))
+                entered.enter_context(overridden(module, "forward", partial(_run_token_by_token, width)))
             if self.features is not None:
                 hidden = entered.enter_context(self.features.capture())
             if self.layers and features is not None:
                 captured = entered.enter_context(features.capture_layers(self.layers))
-            output = self._call(cache, keywords)
+            output = self._call(cache, inputs)
         for layer in self.layers:
             # A draft head, which has no features, returns its states.
             cache.keep_states(layer, (output.hidden_states if captured is None else captured)[layer])
