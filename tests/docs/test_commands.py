@@ -57,7 +57,8 @@ SMALLER = {
     " --set tasks.summaries.prompts.limit=1 --set repeats=1 --set generation.max_new_tokens=4",
     r"^compare examples/quickstart": f"{SMALL_STUDY} --set target=builtin:target"
     " --set 'runs=[{drafter: prompt-copy, gamma: 2}]'",
-    r"^compare examples/(self|drafters)": f"{SMALL_STUDY} --set target=builtin:target",
+    r"^compare examples/(self|drafters|trees|json)": f"{SMALL_STUDY} --set target=builtin:target",
+    r"^compare examples/beams": f"{SMALL_STUDY} --set target=builtin:t5-target",
     r"^compare ": SMALL_STUDY,
     r"^generate ": "--max-new-tokens 8",
     r"^record .*--import": "",
@@ -65,8 +66,8 @@ SMALLER = {
     r"^record .*t5-target": "--prompts '{builtin: translation, limit: 1}' --max-new-tokens 4",
     r"^record .*--timings": "--prompts '{builtin: heldout, limit: 1}' --max-new-tokens 4 --gamma 1",
     r"^record ": "--prompts '{builtin: heldout, limit: 1}' --max-new-tokens 4",
-    r"^measure examples/quickstart": "--gamma 2 --timings 1 --set prompts.limit=1"
-    " --set generation.max_new_tokens=8 --set target=builtin:target",
+    r"^measure examples/quickstart": "--gamma 2 --timings 1 --set prompts.limit=1 --set target=builtin:target"
+    " --set generation.max_new_tokens=8 --set 'runs=[{drafter: prompt-copy, gamma: 2}]'",
     r"^measure ": "--prompts '{builtin: heldout, limit: 1}' --max-new-tokens 8 --gamma 2 --timings 1",
     r"^tune examples/": "--set prompts.limit=2 --set generation.max_new_tokens=4 --set repeats=1 --best 1"
     " --set 'runs=[{drafter: prompt-copy, grid: {gamma: [1, 2]}}]'",
