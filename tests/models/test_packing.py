@@ -104,11 +104,12 @@ def test_threads_make_products_and_gates_and_attend_as_one_does(dtype, operator)
     fuse_gates(graph)
     assert ("gated_product" in graph.code) == (operator is torch.mul)
     found = []
-    for threads in (2, 1):  # those of one would be found in memory that two have left out
+    for threads in (*[2] * 20, 1):  # those of one would be found in memory that two have left out
         torch.set_num_threads(threads)
         found.append(graph(rows))
-    torch.testing.assert_close(*found, atol=0, rtol=0)
-    torch.testing.assert_close(found[1], function(rows), atol=0.1, rtol=0.02)
+    for together in found:  # memory that threads share shows now and then
+        torch.testing.assert_close(together, found[-1], atol=0, rtol=0)
+    torch.testing.assert_close(found[-1], function(rows), atol=0.1, rtol=0.02)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
