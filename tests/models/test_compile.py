@@ -82,6 +82,12 @@ def test_gates_are_applied_by_the_product_that_makes_them():
     called = [str(node.target) for node in graphs[0].graph.nodes]
     assert called.count("specdec.gated_product.default") == called.count("specdec.attention.default") == 2
     assert "aten.silu.default" not in called
+    logits = []
+    for one in (loaded, passes.model):  # longer than what `prove` reads
+        session = ModelSession(one, 1, 60)
+        session.forward([PROMPT * 12])
+        logits.append(session.forward([[7]]))
+    torch.testing.assert_close(*logits, atol=1e-4, rtol=1e-4)
 
 
 @pytest.mark.parametrize("kind", some(["fixed", "symbolic"], 1))
