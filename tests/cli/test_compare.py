@@ -6,6 +6,7 @@ import re
 import pytest
 
 from tests.commands import run_command
+from tests.pairwise import some
 
 STUDY = """\
 target: {folder}
@@ -86,7 +87,7 @@ def generate_fails():
     return arm
 
 
-@pytest.mark.parametrize(("error", "code"), [(KeyboardInterrupt, 130), (MemoryError, 1)])
+@pytest.mark.parametrize(("error", "code"), some([(KeyboardInterrupt, 130), (MemoryError, 1)], 1))
 def test_what_stops_a_study_keeps_what_is_finished_and_the_next_call_resumes(
     compare, tmp_path, generate_fails, error, code
 ):

@@ -96,7 +96,7 @@ SMALLER = {
 SLOW = re.compile(
     r"^compare (examples/(paper|code|chat|drafters|beams|json|self|suffix|trees|verification)|docs|study)"
     r"|^measure|^tune|^train (tr|par|h|early|eagle)|^benchmarks|-k lossless"
-    r"|^compare (llama|examples/speed)|^check (rule|gamma|drafter:ngram)"
+    r"|^compare (llama|examples/(quickstart|speed))|^check (rule|gamma|drafter:(ngram|prompt-copy -))"
     r"|^record (--hidden|--prompts|examples|--target builtin)"
     r"|^generate .*(name: |--gamma|--temperature 0|--prompts|--chat|--constraint)"
     r"|^generate .*(builtin:stdlib|transformer|chain|arpa|code-editing)"

@@ -224,13 +224,6 @@ def test_the_drafters_of_a_mixture_learn_the_text_and_not_the_drafts(make):
     assert result.metrics.accepted < result.metrics.drafted
 
 
-def test_a_mixture_is_rolled_back_and_replayed_as_it_drafts(registry, make):
-    kit = kit_of(
-        DrafterKit, lambda target: make("drafter", "mixture", target), config=registry.drafter_config("mixture")
-    )
-    assert not failures(kit, "rollback", "autoregressive_as_declared")
-
-
 def test_the_gamma_controller_asks_for_one_token_more_than_were_accepted(make):
     trace = TraceObserver()
     decoder = Decoder(small_target("cpu"), TableDrafter(VOCAB), gamma=make("gamma", "follow"), strict=True)

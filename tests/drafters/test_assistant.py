@@ -88,8 +88,8 @@ def test_drafts_leave_the_distribution_as_it_is(small):
     assert lossless.doubled_p_value(decoder, expected, 1600) > 1e-4
 
 
-CHECKS = ("hidden_states_declared", "rollback", "rows_independent", "draft_sampled_from_q")
-SLOW = ("inputs_unchanged", "inside_hierarchy", "replay_equals_live", "many_steps", "full_capacity")
+CHECKS = ("hidden_states_declared", "rollback", "draft_sampled_from_q", "full_capacity")
+SLOW = ("rows_independent", "inputs_unchanged", "inside_hierarchy", "replay_equals_live", "many_steps")
 
 
 @pytest.mark.parametrize("check", [*CHECKS, *(pytest.param(check, marks=pytest.mark.slow) for check in SLOW)])

@@ -193,8 +193,8 @@ def test_threads_on_both_sides_of_the_switch_do_not_mix_frequencies():
 @pytest.mark.parametrize(
     ("name", "length"),
     [
-        ("phi3", WINDOW - 1),
         ("phi3 longrope", SWITCH + 1),
+        pytest.param("phi3", WINDOW - 1, marks=pytest.mark.slow),
         *(
             pytest.param(*case, marks=pytest.mark.slow)
             for case in (("gpt-neo", WINDOW - 1), ("phi3 longrope", SWITCH - 3), ("llama dynamic", SWITCH - 3))

@@ -11,7 +11,7 @@ from specdec_drafters.prompt_copy import PromptCopyDrafter
 from specdec_drafters.settings import ChainConfig, PromptCopyConfig
 from specdec_plugins.gamma.confidence import ConfidenceGamma, ConfidenceGammaConfig, LearnedThreshold
 from tests.lossless import VOCAB, small_target
-from tests.pairwise import pairwise
+from tests.pairwise import pairwise, some
 from tests.plugins.gamma_simulation import batch_info, decode, report
 from tests.toys import TableDrafter
 
@@ -47,7 +47,7 @@ ACCEPTANCE = {
 CONFIDENCE = {"even": lambda chance: chance.random(), "mostly sure": lambda chance: chance.random() ** 0.3}
 
 
-@pytest.mark.parametrize(("c", "acceptance", "confidence"), pairwise([0.05, 0.2], ACCEPTANCE, CONFIDENCE))
+@pytest.mark.parametrize(("c", "acceptance", "confidence"), some(pairwise([0.05, 0.2], ACCEPTANCE, CONFIDENCE), 3))
 def test_what_is_learnt_is_as_good_as_the_best_fixed_threshold(c, acceptance, confidence):
     def speed(**settings):
         courses = (

@@ -11,6 +11,7 @@ from specdec_core.serving.vllm import VllmProposer
 from specdec_core.study import compare, load_study
 from specdec_core.study.report.served import served_counts
 from tests.commands import run_command
+from tests.pairwise import some
 from tests.serving.vllm_runner import Runner, vllm_config
 from tests.tiny import tiny_model
 
@@ -56,7 +57,7 @@ def counted(proposer, texts, together):
     return len(steps), drafted, *(sum(one > position for one in steps) for position in range(GAMMA))
 
 
-@pytest.mark.parametrize(("drafter", "together"), [(COPY, 1), (COPY, 3), (SUFFIX, 1)], ids=str)
+@pytest.mark.parametrize(("drafter", "together"), some([(COPY, 3), (SUFFIX, 1), (COPY, 1)], 1))
 def test_counts_are_those_of_vllms_runner(target, tmp_path, drafter, together):
     result = compare(
         study_of(target, {"name": "run", "drafter": drafter, "gamma": GAMMA}), tmp_path, progress=False
@@ -113,6 +114,7 @@ def test_runs_that_vllm_cannot_decode_are_left_out_with_the_reason(target):
         load_study(study_of(target, *RUNS[1:]))
 
 
+@pytest.mark.slow
 def test_the_end_is_a_command_that_serves_what_was_exported(target, tmp_path):
     path = tmp_path / "study.yaml"
     path.write_text(json.dumps(study_of(target, *RUNS[:2], {"drafter": "random", "gamma": 2})))

@@ -11,6 +11,7 @@ from specdec_core.study.report.result_files import first_outputs, first_traces
 from specdec_core.study.run import factory
 from specdec_core.study.run.runner import run_study
 from specdec_core.trace.figure import script, script_source
+from tests.pairwise import some
 from tests.study.page_elements import Elements
 from tests.study.toy_study import STUDY, Recorder
 from tests.toys import Gamma
@@ -22,7 +23,7 @@ def text_of(trace):
     return "".join(item["text"] for step in trace["steps"] for item in step["items"] if item["fate"] in KEPT)
 
 
-@pytest.mark.parametrize("settings", [(), ("batch_size=2", "sampling.temperature=0"), ("timing=false",)])
+@pytest.mark.parametrize("settings", some([[], ["timing=false"], ["batch_size=2", "sampling.temperature=0"]], 1))
 def test_a_run_that_drafts_has_the_trace_of_its_first_output(result_of, settings):
     result = result_of(STUDY, *settings)
     traces, outputs = first_traces(result), first_outputs(result)

@@ -32,7 +32,7 @@ from specdec_core.verification import accept_greedy
 
 SIZES = ((4, 0), (4, 1), (4, 2), (3, 3), (3, 2))
 """Vocabulary and gamma of the models that are enumerated."""
-FEW = 64
+FEW = 16
 """Points for checks that measure no distribution."""
 _SAMPLED = SamplingSettings(temperature=0.8)
 
