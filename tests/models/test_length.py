@@ -18,6 +18,7 @@ from specdec_drafters.settings import TransformerConfig
 from specdec_drafters.transformer import TransformerDrafter
 from tests import tiny
 from tests.lossless import VOCAB, enumerate_continuations, p_value, sample
+from tests.pairwise import some
 from tests.tiny import BOTH_SIDES
 from tests.toys import CountingDrafter, Gamma, SparseDrafter
 
@@ -80,14 +81,10 @@ PROMPTS = [[3, 4, 5, 6], [7, 8, 9] * 6, list(range(2, 32))]
 """Before, at and past the window."""
 
 
-@pytest.mark.parametrize(
-    ("name", "ragged"),
-    [
-        ("gpt-neo", False),
-        ("phi3", True),
-        *(pytest.param(name, True, marks=pytest.mark.slow) for name in ("qwen2", "gemma2", "mistral")),
-    ],
-)
+WINDOWED = [("gpt-neo", False), *((name, True) for name in ("qwen2", "phi3", "gemma2", "mistral"))]
+
+
+@pytest.mark.parametrize(("name", "ragged"), some(WINDOWED, 2))
 def test_rows_before_and_past_a_window_are_those_of_generate(name, ragged):
     model = model_of(name)
     loaded = wrap_model(model)
@@ -190,17 +187,11 @@ def test_threads_on_both_sides_of_the_switch_do_not_mix_frequencies():
             assert run.result()[0].tokens == alone[n][0].tokens
 
 
-@pytest.mark.parametrize(
-    ("name", "length"),
-    [
-        ("phi3 longrope", SWITCH + 1),
-        pytest.param("phi3", WINDOW - 1, marks=pytest.mark.slow),
-        *(
-            pytest.param(*case, marks=pytest.mark.slow)
-            for case in (("gpt-neo", WINDOW - 1), ("phi3 longrope", SWITCH - 3), ("llama dynamic", SWITCH - 3))
-        ),
-    ],
-)
+SAMPLED = [("phi3 longrope", SWITCH + 1), ("phi3", WINDOW - 1), ("gpt-neo", WINDOW - 1)]
+SAMPLED += [(name, SWITCH - 3) for name in ("phi3 longrope", "llama dynamic")]
+
+
+@pytest.mark.parametrize(("name", "length"), some(SAMPLED, 1))
 def test_sampling_is_lossless(name, length):
     loaded = wrap_model(model_of(name, vocab_size=VOCAB, initializer_range=0.1))
     prompt = [2 + n % 3 for n in range(length)]
