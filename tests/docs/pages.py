@@ -85,7 +85,7 @@ def unchanging(command: str, printed: str) -> list[Any]:
     if not re.match(r"specdec (compare|measure)\b", command):
         return text.splitlines()
     counts = text.partition("\nSteps with")[0]
-    counts = re.sub(r"c = \S+|\d+ +\S+×|\S+ ±\S+ +\S+×.*", "", counts)
+    counts = re.sub(r"c = \S+|\S+( ±\S+)? +\S+×.*", "", counts)
     return [line.split() for line in counts.splitlines() if re.search(r"\d", line)]
 
 
