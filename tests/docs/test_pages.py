@@ -223,10 +223,10 @@ def test_studies_that_ship_are_valid(path):
 ELSEWHERE = {"engines", "hierarchy", "translated", "replay"} | {
     Path(words[2]).stem
     for words in shown_commands()
-    if words[1:2] in (["compare"], ["tune"]) and words[2].startswith("examples/") and "quickstart" not in words[2]
+    if words[1:2] in (["compare"], ["tune"]) and words[2].startswith("examples/")
 }
 """Studies that need a server, or models that are trained before; one with hundreds of runs, for replays; and those
-that test_commands.py runs, of which the one of the quickstart has other runs there."""
+that test_commands.py runs."""
 
 
 @pytest.mark.slow
