@@ -129,14 +129,13 @@ def front(folder: str = "") -> str:
 
 def engines() -> str:
     """Return the speed of each engine in all configurations, a table for each target and way to decode it."""
-    kinds: dict[tuple[str, int], list[str]] = {}
+    kinds: dict[str, list[str]] = {}
     versions: dict[str, str] = {}
     for group in _data("vs_engines")["rows"]:
-        key = group["key"]
         versions |= group["versions"]
-        temperature, batch_size = f"{key['temperature']:g}", key["batch_size"]
-        about = f"Tokens per second at **T = {temperature}**; {_decoded(batch_size)}; {_swept(group)}.\n"
-        kinds.setdefault((temperature, batch_size), [about]).append(_of_target(group))
+        temperature, batch_size = group["key"]["temperature"], group["key"]["batch_size"]
+        about = f"Tokens per second at **T = {temperature:g}**; {_decoded(batch_size)}; {_swept(group)}.\n"
+        kinds.setdefault(about, [about]).append(_of_target(group))
     named = [f"{name} {re.split('[+-]', version)[0]}" for name, version in sorted(versions.items())]
     return "\n".join([*(text for texts in kinds.values() for text in texts), f"Versions: {', '.join(named)}.\n"])
 

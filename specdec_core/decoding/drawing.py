@@ -213,7 +213,7 @@ class DraftRecord:
         if not self._tokens:
             return self._columns[:, :0]
         if all(isinstance(tokens, list) for tokens in self._tokens):
-            return moved(torch.from_numpy(np.array(self._tokens).T), self.device)
+            return uploaded(np.array(self._tokens).T, self.device)
         return torch.stack([self._at(number) for number in range(len(self))], dim=1)
 
     def _at(self, number: int) -> Tensor:
