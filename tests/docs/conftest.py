@@ -40,7 +40,7 @@ def chrome():
     """A Chromium that can only open files."""
     pytest.importorskip("selenium", reason="the extra `browser` installs it")
     if not (shutil.which("chromium") and shutil.which("chromedriver")):
-        pytest.skip("there is no Chromium")
+        pytest.skip("Chromium is not installed")
     with load(ROOT / ".ci" / "check_site.py").browser() as chrome:
         yield chrome
 

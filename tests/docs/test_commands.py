@@ -193,7 +193,7 @@ def arpa(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def few(tmp_path_factory):
-    """A record of one short text, in the place of the built-in one of 96."""
+    """A record of one short text, used instead of the built-in one of 96."""
     made = tmp_path_factory.mktemp("records") / "few"
     result = run_command(*smaller(["record", "--output", str(made)]))
     assert result.exit_code == 0, result.output
